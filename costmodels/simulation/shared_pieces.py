@@ -72,7 +72,7 @@ def shared_blocks(
         if name == holder:
             continue
         first, second = ((graph.layers[n], distributions[n]) for n in (holder, name))
-        block = _shared_block(first, second, costed[name])
+        block = _added_block(first, second, costed[name])
         added.setdefault(holder, []).append((name, block))
     found: dict[str, SharedBlock] = {}
     for holder, rows in added.items():
@@ -82,7 +82,7 @@ def shared_blocks(
     return found
 
 
-def _shared_block(
+def _added_block(
     holder: tuple[Layer, Distribution], user: tuple[Layer, Distribution], costed: Pieces
 ) -> SharedBlock:
     """What a user of a weight adds to the layer that holds it.

@@ -20,10 +20,10 @@ def least_message(estimates: Estimates, choice: Choice, kept: MicroBatch) -> flo
     estimates, choice, kept
         Of the question, the choice, and its micro-batch of which nothing is computed again.
     """
-    first, pp = estimates.cuts.first, choice.pp
-    if pp == 1 or len(first) < choice.parts or estimates.cuts.by_shares:
+    pieces, pp = estimates.cuts.pieces, choice.pp
+    if pp == 1 or len(pieces) < choice.parts or estimates.cuts.by_shares:
         return 0.0
-    size = min(float(kept.sent[start - 1]) for start in first[1:])
+    size = min(float(kept.sent[start - 1]) for start in pieces[1:])
     groups = pp if choice.chunks > 1 else pp - 1
     return min(estimates.exchanges.send(pp, group, size) for group in range(groups))
 
@@ -38,13 +38,13 @@ def tied_message(estimates: Estimates, choice: Choice, kept: MicroBatch) -> floa
     estimates, choice, kept
         As of `least_message`.
     """
-    first, pp = estimates.cuts.first, choice.pp
-    if pp == 1 or len(first) < choice.parts or estimates.cuts.by_shares:
+    pieces, pp = estimates.cuts.pieces, choice.pp
+    if pp == 1 or len(pieces) < choice.parts or estimates.cuts.by_shares:
         return 0.0
     return sum(
         estimates.exchanges.between(pp, 0, pp - 1, float(kept.gradients[owner]))
         for owner, sharer in estimates.exchanges.shared
-        if owner < first[1] and sharer >= first[-1]
+        if owner < pieces[1] and sharer >= pieces[-1]
     )
 
 

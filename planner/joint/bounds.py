@@ -83,7 +83,7 @@ class ChoiceBounds:
             return self.estimates.most_again(
                 replace(choice, blocks=()) if choice.blocks else choice
             )
-        return len(cuts.first) - choice.parts + 1
+        return len(cuts.pieces) - choice.parts + 1 if choice.parts > 1 else len(cuts.first)
 
     def _stands_for_more(self, choice: Choice) -> bool:
         free = self.partly and not (choice.offload or choice.again)
@@ -212,14 +212,14 @@ class ChoiceBounds:
         choice, inside, message
             The choice, its micro-batch, and what stages send at least. [s]
         """
-        first, pp, count = self.estimates.cuts.first, choice.pp, choice.micro_batches
+        pieces, pp, count = self.estimates.cuts.pieces, choice.pp, choice.micro_batches
         if not self.floors.chain or self.estimates.cuts.by_shares:
             return count * inside.total_spent(filled=choice.fills_bubbles) / pp
         again = inside.least_before is not self._kept(choice).least_before
         key = (choice.split, choice.samples, again and choice.inside.recompute, pp, count, message)
         if key not in self.filled:
             rows = (inside.least_forward, inside.least_before, inside.apart)
-            sums: list[list[float]] = [np.add.reduceat(row, first).tolist() for row in rows]
+            sums: list[list[float]] = [np.add.reduceat(row, pieces).tolist() for row in rows]
             self.filled[key] = least_filled(pp, count, sums[0], sums[1], sums[2], message)
         return self.filled[key]
 
@@ -337,10 +337,10 @@ class ChoiceBounds:
             gathered = inside.numbers * (self._ranks(choice, inside) > 1.0)
             alone = standing + gathered * self.setting.machine.training.activation_size
         least = max(least, float(alone.max(initial=0.0)))
-        first = self.estimates.cuts.first
-        if choice.chunks == 1 and first and not self.estimates.cuts.by_shares:
-            held = np.add.reduceat(standing, first)
-            kept = np.add.reduceat(inside.kept, first)
+        pieces = self.estimates.cuts.pieces
+        if choice.chunks == 1 and pieces and not self.estimates.cuts.by_shares:
+            held = np.add.reduceat(standing, pieces)
+            kept = np.add.reduceat(inside.kept, pieces)
             flying = np.minimum(pp - np.arange(pp), choice.micro_batches)
             if kept.min() > 0.0:
                 share = float((held / kept).min())

@@ -16,6 +16,9 @@ from costmodels.graph import Graph
 from costmodels.strategy.blocks import block_numbers, cut_stages, is_transformer
 from costmodels.strategy.shares import cut_by_shares
 
+Floats = NDArray[np.float64]
+# By so much the heaviest stage must be lighter before stages get different numbers of blocks.
+WORTH_BALANCING = 0.01
 # The heaviest stage of a cut is at most that part heavier than that of the best cut.
 _EXACT = 1e-4
 
@@ -42,6 +45,11 @@ class Cuts:
             seen = {block: self.place[n] for n, block in reversed(numbers.items())}
             self.first = [seen[block] for block in sorted(seen)]
             self.first[:1] = [0]
+        # the last stage may have what comes after all blocks alone
+        self.pieces = list(self.first)
+        if self.first:
+            after = max(self.place[name] for name in numbers) + 1
+            self.pieces += [after] if after < len(names) else []
         self.known: dict[tuple[int, bytes], tuple[int, ...]] = {}
 
     def divides(self, parts: int) -> bool:
@@ -56,7 +64,7 @@ class Cuts:
             return False
 
     def starts(
-        self, parts: int, blocks: Sequence[int] = (), work: NDArray[np.float64] | None = None
+        self, parts: int, blocks: Sequence[int] = (), work: Floats | None = None
     ) -> tuple[int, ...]:
         """The first layer of each stage.
 
@@ -70,14 +78,14 @@ class Cuts:
             Of every layer, which stages without blocks are balanced by. [s]
         """
         if blocks:
-            return tuple(self.first[sum(blocks[:stage])] for stage in range(parts))
+            return tuple(self.pieces[sum(blocks[:stage])] for stage in range(parts))
         by_work = work is not None and not self.first and not self.by_shares
         key = (parts, work.tobytes() if work is not None and by_work else b"")
         if key not in self.known:
             self.known[key] = self._usual(parts, work if by_work else None)
         return self.known[key]
 
-    def _usual(self, parts: int, work: NDArray[np.float64] | None) -> tuple[int, ...]:
+    def _usual(self, parts: int, work: Floats | None) -> tuple[int, ...]:
         """As of `starts`, without numbers of blocks."""
         if self.first and self.divides(parts) and not self.by_shares:
             return tuple(self.first[:: len(self.first) // parts])
@@ -88,8 +96,10 @@ class Cuts:
             rows = cut_stages(self.graph, parts, weights)
         return tuple(self.place[names[0]] for names in rows)
 
-    def balanced(self, parts: int, work: NDArray[np.float64]) -> tuple[int, ...]:
+    def balanced(self, parts: int, work: Floats) -> tuple[int, ...]:
         """Blocks of each stage so that the heaviest one has the least work.
+
+        The last one may have none, where that is worth it.
 
         Parameters
         ----------
@@ -98,33 +108,53 @@ class Cuts:
         work
             Of every layer. [s]
         """
-        each = np.add.reduceat(work, self.first)
-        ends = [0.0, *np.cumsum(each).tolist()]
-        low, high = max(float(each.max()), ends[-1] / parts), ends[-1]
-        found, _ = _filled(ends, parts, high)
-        while high > low * (1.0 + _EXACT):
-            # blocks are mostly alike, so that few numbers of them come into question
-            trial, low = _filled(ends, parts, low)
-            if trial:
-                return trial
-            middle = (low + high) / 2.0
-            trial, more = _filled(ends, parts, middle)
-            if trial:
-                found, high = trial, middle
-            else:
-                low = more
-        return found
+        blocks, heaviest = _lightest(np.add.reduceat(work, self.first), parts)
+        if len(self.pieces) == len(self.first):
+            return blocks
+        pieces, other = _lightest(np.add.reduceat(work, self.pieces), parts)
+        if other < heaviest * (1.0 - WORTH_BALANCING):
+            return (*pieces[:-1], pieces[-1] - 1)
+        return blocks
+
+
+def _lightest(each: Floats, parts: int) -> tuple[tuple[int, ...], float]:
+    """Pieces of each stage so that the heaviest one has the least work, and that. [s]
+
+    Parameters
+    ----------
+    each
+        Work of every piece. [s]
+    parts
+        Stages, no more than pieces. [items]
+    """
+    ends = [0.0, *np.cumsum(each).tolist()]
+    low, high = max(float(each.max()), ends[-1] / parts), ends[-1]
+    found, _ = _filled(ends, parts, high)
+    while high > low * (1.0 + _EXACT):
+        # blocks are mostly alike, so that few numbers of them come into question
+        trial, low = _filled(ends, parts, low)
+        if trial:
+            found = trial
+            break
+        middle = (low + high) / 2.0
+        trial, more = _filled(ends, parts, middle)
+        if trial:
+            found, high = trial, middle
+        else:
+            low = more
+    firsts = np.cumsum((0, *found[:-1]))
+    return found, float(np.add.reduceat(each, firsts).max())
 
 
 def _filled(ends: Sequence[float], parts: int, most: float) -> tuple[tuple[int, ...], float]:
-    """Blocks of each stage of at most so much work, none without a block; empty if it cannot be.
+    """Pieces of each stage of at most so much work, none without one; empty if it cannot be.
 
     With it the least that would make any difference. [s]
 
     Parameters
     ----------
     ends
-        Work up to each block. [s]
+        Work up to each piece: a block, or what comes after them. [s]
     parts, most
         Stages, and the most that one may have. [items], [s]
     """
@@ -133,7 +163,7 @@ def _filled(ends: Sequence[float], parts: int, most: float) -> tuple[tuple[int, 
         reach = bisect_right(ends, ends[at] + most * (1.0 + 1e-12)) - 1
         if reach < count:
             more = min(more, ends[reach + 1] - ends[at])
-        # one block at least is left for every stage that follows
+        # one piece at least is left for every stage that follows
         reach = min(reach, count - left + 1)
         if reach <= at:
             return (), more

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from costmodels.simulation import Runtime
 from planner.joint.choices import Choice
-from planner.joint.cuts import Cuts
+from planner.joint.computation import pipelined
+from planner.joint.cuts import WORTH_BALANCING, Cuts
 from planner.joint.exchanges import Exchanges
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
@@ -36,8 +37,6 @@ from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
-# By so much the heaviest stage must be lighter before stages get different numbers of blocks.
-WORTH_BALANCING = 0.01
 # Sums of hundreds of times, in other orders, differ by that.
 ROUNDING = 1e-9
 
@@ -135,7 +134,7 @@ class Estimates:
     def least(self, choice: Choice) -> float:
         """What no estimate of a choice is below, wherever it is cut and whatever is computed again.
 
-        Its passes without messages, gradients and updates, in stages that are all alike. [s]
+        Its passes without messages, gradients and updates, in stages that suit them best. [s]
         """
         # where weights are cut, layers take what they do otherwise, and gathers more
         inside = self.plain.known.get((choice.split, choice.samples))
@@ -143,8 +142,10 @@ class Estimates:
         total, pp, count = inside.total, choice.pp, choice.micro_batches
         if choice.fills_bubbles:
             found = max(count * total / pp, total - inside.total_apart)
-        else:
+        elif choice.chunks > 1:
             found = count * total / pp + total / choice.chunks * (1.0 - 1.0 / pp)
+        else:
+            found = pipelined(total, pp, 1, count, chain=True)
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
 

@@ -32,14 +32,17 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats
         waits = float(groups.sum() - groups.max()) / choice.chunks
         # the first micro-batch forwards, and the last one backwards, cross all borders of stages
         return count * float(groups.max()) + waits + 2.0 * float(sends.sum())
-    rate = float(groups.max())
-    # a stage with all its micro-batches under way waits for the first one to come back
+    # what a micro-batch takes from each stage to the last one and back, and from the first one
     behind = np.arange(pp, 0, -1)
-    messages = np.append(sends[::-1].cumsum()[::-1], 0.0)
-    back = (groups[::-1].cumsum()[::-1] + 2.0 * messages) / behind
-    waiting = back[behind < count]
-    rate = max(rate, float(waiting.max(initial=0.0)))
-    return float(groups.sum()) + 2.0 * float(sends.sum()) + (count - 1) * rate
+    trip = groups[::-1].cumsum()[::-1] + 2.0 * np.append(sends[::-1].cumsum()[::-1], 0.0)
+    ahead = trip[0] - trip
+    # a stage works on all of them, and waits for the first one as far as others leave it time
+    idle = trip - groups - (np.minimum(behind, count) - 1) * forward[0]
+    found = float((ahead + count * groups + idle.clip(min=0.0)).max())
+    # with all that it can have under way it waits for the first one to come back
+    full = behind < count
+    again = trip[0] + (count - 1) * trip[full] / behind[full]
+    return max(found, float(again.max(initial=trip[0])))
 
 
 def activations(choice: Choice, kept: Floats) -> Floats:

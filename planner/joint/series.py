@@ -11,17 +11,17 @@ from planner.joint.cuts import Cuts
 
 
 def blocks_in_series(graph: Graph, cuts: Cuts) -> bool:
-    """Whether each block of a network reads what the one before it makes."""
+    """Whether each block of a network reads what the one before it makes, as what is after does."""
     if not cuts.first:
         return False
-    block = np.searchsorted(cuts.first, np.arange(len(cuts.place)), side="right") - 1
+    block = np.searchsorted(cuts.pieces, np.arange(len(cuts.place)), side="right") - 1
     reads = {
         (block[cuts.place[edge.source]], block[cuts.place[name]])
         for name in cuts.place
         for edge in graph.producers[name]
         if edge.source in cuts.place
     }
-    return all((number - 1, number) in reads for number in range(1, len(cuts.first)))
+    return all((number - 1, number) in reads for number in range(1, len(cuts.pieces)))
 
 
 def in_series(graph: Graph) -> list[bool]:

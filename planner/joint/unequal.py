@@ -30,7 +30,7 @@ def cuts_of(estimates: Estimates, choice: Choice) -> list[tuple[int, ...]]:
     cuts = estimates.cuts
     inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
     found = [cuts.starts(choice.parts, work=inside.balance)] if cuts.divides(choice.parts) else []
-    if cuts.first and not cuts.by_shares and choice.parts < len(cuts.first):
+    if cuts.first and not cuts.by_shares and choice.parts < len(cuts.pieces):
         blocks = estimates.balanced(choice, inside).blocks
         if not found or len(set(blocks)) > 1:
             found.append(cuts.starts(choice.parts, blocks))

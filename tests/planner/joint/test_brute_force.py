@@ -329,15 +329,19 @@ def test_balanced_cuts_are_the_best_of_all(seed):
 
     best = heaviest(parts, 0)
     cuts = object.__new__(Cuts)
-    cuts.first = list(range(8))
+    # what comes after the blocks may be the last stage alone, where that is worth it
+    after = seed % 2
+    cuts.first, cuts.pieces = list(range(8 - after)), list(range(8))
     counts = cuts.balanced(parts, _array(work[1:]))
-    assert sum(counts) == 8
-    assert min(counts) >= 1
+    assert sum(counts) == 8 - after
+    assert min(counts[:-1], default=1) >= 1
+    assert counts[-1] >= 1 - after
     at, found = 0, 0.0
-    for count in counts:
-        found = max(found, ends[at + count] - ends[at])
-        at += count
-    assert best <= found <= best * (1 + 2e-4)
+    for number, count in enumerate(counts, start=1):
+        end = 8 if number == parts else at + count
+        found = max(found, ends[end] - ends[at])
+        at = end
+    assert best <= found <= best * (1 + 2e-4 + 0.011 * after)
     assert _filled(_array(ends), parts, best * 0.999)[0] == ()
 
 
