@@ -151,7 +151,8 @@ class FewerGpus:
             elif expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
                 rows.append((expected.seconds, expected.choice, part))
                 # what others are estimated to take matters as far as estimates are off
-                known = min(known, expected.seconds * (1.0 + MARGIN))
+                if expected.memory <= part.cluster.device.memory:
+                    known = min(known, expected.seconds * (1.0 + MARGIN))
         rows = [row for row in rows if row[2].gpus not in self._of_splits]
         rows += [(0.0, None, part) for part in self._of_splits.values()]
         return sorted(rows, key=lambda row: row[0])

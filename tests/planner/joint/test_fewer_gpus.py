@@ -218,6 +218,28 @@ def test_what_leaves_nothing_of_many_gpus_may_leave_something_of_fewer(tmp_path)
     assert more.gpus + more.idle_gpus == 16
 
 
+def test_what_may_not_fit_after_all_hides_no_plan_of_fewer_gpus(tmp_path):
+    # on 8 of them the best is estimated to hold 3 % more than there is, on 4 of them 2 %
+    path = tmp_path / "config.json"
+    described = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 8,
+        "vocab_size": 1000,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described))
+    question = {"cluster": "aws-p3.16xlarge", "runtime": "megatron", "optimizer": "sgd"}
+    question |= {"precision": "fp32", "global_batch_size": 8, "memory": "1774.6 MiB"}
+    few, more = (planner.optimize(str(path), gpus=n, **question) for n in (8, 16))
+    assert (few.idle_gpus, more.idle_gpus) == (4, 12)
+    assert more.step_time_s == few.step_time_s
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [480, 512])
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "bert-large", "mixtral-8x7b"])
