@@ -308,7 +308,8 @@ class Estimates:
         exposed = np.maximum(exchanged(begin, total, end), 0.0)
         hidden = np.maximum(total.sum(axis=0) - exposed, 0.0)
         tail: Floats = exposed + OVERLAP_FACTOR * hidden
-        stages.weights.exchange_shared(tail, early)
+        gradients = self.exchanges.gradients(choice.zero)
+        stages.weights.exchange_shared(gradients, tail, early)
         if "optimizer" not in choice.offload:
             tail = tail + stages.weights.updates(choice)
         if 0 < choice.zero < 3:

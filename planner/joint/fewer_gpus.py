@@ -25,9 +25,11 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, with_fewer_again
 from planner.joint.hosts import on_gpus
+from planner.joint.offload import can_wait
+from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
-from planner.joint.variants import with_variants
+from planner.joint.variants import is_variant, with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
@@ -170,6 +172,17 @@ class FewerGpus:
             part = fewer_devices(part)
         return found
 
+    def _as_kept(self, choice: Choice) -> Choice:
+        """A choice with what must be cut or wait in the hosts, where it can be."""
+        kept = self.wishes.kept_offload
+        if kept and not is_variant(choice):
+            choice = replace(choice, offload=kept)
+        return self.wishes.with_shards(choice)
+
+    def _allows(self, choice: Choice) -> bool:
+        """Whether a choice is as wished for, and can be."""
+        return self.wishes.allows(choice) and can_wait(choice)
+
     def _may_fit(self, choice: Choice) -> bool:
         """Whether a choice fits, as far as is known before its micro-batches are costed."""
         return self.weights.fit(choice) and (self.least is None or self.least.fit(choice))
@@ -223,18 +236,17 @@ class FewerGpus:
         most = limit * (1.0 + MARGIN)
         quick = (one for one in found if estimates.known_least(one) <= most)
         below = [(floors.floor(one), one) for one in quick if floors.may_take(one, limit)]
-        rows = sorted(
-            (
-                (floor, other)
-                for floor, alone in below
-                for one in with_any_sharding(alone, stages)
-                if self._may_fit(one)
-                for other in with_any_recomputation(one, again)
-                if self.wishes.allows(other)
-            ),
-            key=lambda row: row[0],
-        )
-        if not rows:
+        rows: list[tuple[float, Choice]] = []
+        heavy: list[tuple[float, Choice]] = []
+        for floor, alone in below:
+            for one in map(self._as_kept, with_any_sharding(alone, stages)):
+                # what fits in the hosts alone matters where there is no plan yet
+                light = self._may_fit(one)
+                if light or limit == math.inf:
+                    others = filter(self._allows, with_any_recomputation(one, again))
+                    (rows if light else heavy).extend((floor, other) for other in others)
+        rows.sort(key=lambda row: row[0])
+        if not (rows or heavy):
             return None
         capacity = part.cluster.device.memory
         ranking = Ranking(
@@ -253,7 +265,13 @@ class FewerGpus:
             near = next((one.choice for one in full if one.memory <= room), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
-        rivals = (one for one in ranked if one.memory <= room)
+        rivals = [one for one in ranked if one.memory <= room]
+        if not rivals and limit == math.inf and may_offload(part, self.wishes):
+            ranked.sort(key=lambda one: one.seconds)
+            large = [one for _, one in heavy]
+            waiting, _ = heavy_rows(part, large, floors, self.deadline)
+            ranked, _ = with_offload(ranking, ranked, waiting)
+            rivals = [one for one in ranked if one.memory <= room]
         return min(rivals, key=lambda one: one.seconds, default=None)
 
 

@@ -30,19 +30,25 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats
     count, pp = choice.micro_batches, choice.pp
     if choice.chunks > 1:
         waits = float(groups.sum() - groups.max()) / choice.chunks
+        # a group sends forwards over the borders behind its stages, and back over those before
+        behind = np.arange(len(sends)) % pp
+        sent = np.bincount(behind, sends, pp) + np.bincount((behind + 1) % pp, sends, pp)
+        rate = max(float(groups.max()), float(sent.max()))
         # the first micro-batch forwards, and the last one backwards, cross all borders of stages
-        return count * float(groups.max()) + waits + 2.0 * float(sends.sum())
-    # what a micro-batch takes from each stage to the last one and back, and from the first one
-    behind = np.arange(pp, 0, -1)
-    trip = groups[::-1].cumsum()[::-1] + 2.0 * np.append(sends[::-1].cumsum()[::-1], 0.0)
-    ahead = trip[0] - trip
-    # a stage works on all of them, and waits for the first one as far as others leave it time
-    idle = trip - groups - (np.minimum(behind, count) - 1) * forward[0]
-    found = float((ahead + count * groups + idle.clip(min=0.0)).max())
-    # with all that it can have under way it waits for the first one to come back
-    full = behind < count
-    again = trip[0] + (count - 1) * trip[full] / behind[full]
-    return max(found, float(again.max(initial=trip[0])))
+        return count * rate + waits + 2.0 * float(sends.sum())
+    # what a micro-batch takes from the first stage to each one and back, and to the last one
+    ahead = np.append(0.0, (groups[:-1] + 2.0 * sends[: pp - 1]).cumsum())
+    trip = float(ahead[-1] + groups[-1])
+    # passes alternate, so that some stages in a row let as many micro-batches come to them in the
+    # time in which one goes from the first to the last of these and back
+    stages = np.arange(pp)[None] - np.arange(pp)[:, None] + 1
+    rows = (stages > 0) & ((stages < count) | (stages == 1))
+    turn = np.where(rows, (ahead + groups)[None] - ahead[:, None], 0.0)
+    # they wait for the first one as far as others leave the last of them time
+    under_way = np.minimum(np.arange(pp, 0, -1), count)
+    idle = (trip - ahead - groups - (under_way - 1) * forward[0]).clip(min=0.0)
+    found = ahead[:, None] + turn + (count - 1) * turn / stages.clip(min=1) + idle[None] * rows
+    return max(trip, float(found.max()))
 
 
 def activations(choice: Choice, kept: Floats) -> Floats:

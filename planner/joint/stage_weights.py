@@ -146,11 +146,13 @@ class StageWeights:
             )
         return self._gathered
 
-    def exchange_shared(self, tails: Floats, early: Floats) -> None:
+    def exchange_shared(self, gradients: Gradients, tails: Floats, early: Floats) -> None:
         """Let groups wait for the gradients of weights that layers of several of them share.
 
         Parameters
         ----------
+        gradients
+            How they travel.
         tails
             What gradients of each group take after its last backward pass, which grows. [s]
         early
@@ -162,8 +164,15 @@ class StageWeights:
             if pair[0] == pair[1]:
                 continue
             size = float(self.inside.gradients[owner])
-            ends = float((tails - early)[pair].max())
-            ends += self.exchanges.between(self.pp, int(pair[0]), int(pair[1]), size)
+            each = self.exchanges.between(self.pp, int(pair[0]), int(pair[1]), size)
+            own, other = (tails - early)[pair].tolist()
+            # the gradient of a weight counts with its owner, and is summed up over both
+            cut = self.inside.cuts[self.inside.cut_of[owner]]
+            whole = size * gradients.part
+            other += self.exchanges.reduced(gradients.kind, self.pp, cut, whole, self.shard_size)
+            # what comes to the owner shares its links with what it reduces meanwhile
+            meanwhile = own - max(other, own - float(tails[pair[0]]))
+            ends = max(own + min(each, max(meanwhile, 0.0)), other) + each
             tails[pair] = np.maximum(tails[pair], ends + early[pair])
 
     def by_unit(self, choice: Choice) -> tuple[Floats, Floats, Floats]:

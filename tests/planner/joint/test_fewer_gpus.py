@@ -240,6 +240,32 @@ def test_what_may_not_fit_after_all_hides_no_plan_of_fewer_gpus(tmp_path):
     assert more.step_time_s == few.step_time_s
 
 
+def test_what_is_kept_of_shards_and_waits_in_hosts_is_looked_for_on_fewer_gpus(tmp_path):
+    path = tmp_path / "config.json"
+    described = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 6,
+        "vocab_size": 1000,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described))
+    question = {"cluster": "hkbu-10gbe", "runtime": "deepspeed", "optimizer": "adam"}
+    question |= {"precision": "fp16", "global_batch_size": 64, "keep": "shard_size=2"}
+    few, more = (planner.optimize(str(path), gpus=n, **question) for n in (12, 24))
+    assert more.step_time_s <= few.step_time_s
+    # 8 ranks do not split its 28 heads, and 4 hold too much of it without their hosts
+    question = {"cluster": "lassen", "runtime": "megatron-core", "optimizer": "sgd"}
+    question |= {"precision": "fp32", "global_batch_size": 4, "input_size": 512}
+    plan = planner.optimize("qwen2-7b", gpus=16, keep="dp=2", forbid="pipeline", **question)
+    assert plan.idle_gpus == 8
+    assert plan.offload
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [480, 512])
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "bert-large", "mixtral-8x7b"])
