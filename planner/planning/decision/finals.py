@@ -7,7 +7,7 @@ to simulate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -29,6 +29,8 @@ SIMPLER_WITHIN = 0.01
 TUNED_WITHIN = 1.25
 # Estimates of assignments that are unlike each other are off by so much more for one of them.
 UNSURE = 0.03
+# Devices mostly repeat the work of others where more of the computation is done more than once.
+MOSTLY = 0.5
 # What judging moves takes, in times that costing one assignment takes.
 MOVES = 60.0
 # Assignments between the simplest that the estimates allow and the fastest that are simulated.
@@ -132,7 +134,12 @@ class Finals:
     @property
     def fastest(self) -> SimulatedChoices:
         """The fastest that fits when it is simulated, or the fastest if none does."""
-        return min(self.best_of.values(), key=self._rank)
+        return self.fastest_of(None)
+
+    def fastest_of(self, among: Container[Choices] | None) -> SimulatedChoices:
+        """The same of some assignments, None for all."""
+        rows = self.best_of.items()
+        return min((t for c, t in rows if among is None or c in among), key=self._rank)
 
 
 def simulate_smaller(finals: Finals, met: Mapping[Choices, Costed]) -> None:
@@ -196,9 +203,15 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     finals.simulate(list(near.values())[:num_best])
     if num_best < 2:
         return
+    other = _of_the_other_kind(finals, patterns)
     for _ in range(num_best):
         if not _climb(finals, patterns, estimates, pool, num_best):
             return
+        if other is not None:
+            # moves do not lead from the one kind to the other
+            start, other = {other.choices}, None
+            if not _climb(finals, patterns, estimates, pool, num_best, start):
+                return
         climbed = finals.fastest
         estimate = partial(estimates.steps, bucket_bytes=climbed.bucket_bytes)
         simpler = simplified(estimate, patterns, climbed.choices, SIMPLER_WITHIN)
@@ -214,6 +227,7 @@ def _climb(
     estimates: StepEstimates,
     pool: Sequence[Choices],
     rounds: int,
+    among: set[Choices] | None = None,
 ) -> bool:
     """Simulate what moves make of the fastest, until it stays the fastest.
 
@@ -227,21 +241,45 @@ def _climb(
         Assignments from which runs are taken.
     rounds
         The most moves from one fastest to the next. [items]
+    among
+        Those of which the fastest is meant, to which what is simulated is added; all by default.
 
     Returns
     -------
     Whether time allowed it.
     """
     for _ in range(rounds):
-        finals.tune(finals.fastest)
+        finals.tune(finals.fastest_of(among))
         if not finals.time.allows(MOVES):
             return False
-        base = finals.fastest
+        base = finals.fastest_of(among)
         estimate = partial(estimates.steps, bucket_bytes=base.bucket_bytes)
-        finals.simulate(neighbours(estimate, patterns, base.choices, pool), base.bucket_bytes)
-        if finals.fastest is base:
+        moved = neighbours(estimate, patterns, base.choices, pool)
+        finals.simulate(moved, base.bucket_bytes)
+        if among is not None:
+            among.update(moved)
+        if finals.fastest_of(among) is base:
             break
     return True
+
+
+def _of_the_other_kind(finals: Finals, patterns: Patterns) -> SimulatedChoices | None:
+    """The best that uses all devices where the best of all does not, or the other way round.
+
+    Parameters
+    ----------
+    finals, patterns
+        As of `simulate_finalists`.
+
+    Returns
+    -------
+    None where there is none that is nearly as fast.
+    """
+    best = finals.fastest
+    near = [one for one in finals.ranked if one.seconds <= best.seconds * (1.0 + UNSURE)]
+    kinds = [patterns.replicated(one.choices) > MOSTLY for one in near]
+    others = (one for one, kind in zip(near, kinds, strict=True) if kind != kinds[0])
+    return next(others, None) if finals.simulator.fits(best) else None
 
 
 def _tune_simpler(finals: Finals, patterns: Patterns) -> None:
