@@ -1,4 +1,4 @@
-"""Plans that repeat work and plans that use all devices: moves lead from neither kind to the other."""
+"""Moves do not lead from plans that repeat work to plans that use all devices, nor back."""
 
 from __future__ import annotations
 
