@@ -47,7 +47,7 @@ class Cuts:
             self.first[:1] = [0]
         # the last stage may have what comes after all blocks alone
         self.pieces = list(self.first)
-        if self.first:
+        if self.first and numbers:
             after = max(self.place[name] for name in numbers) + 1
             self.pieces += [after] if after < len(names) else []
         self.known: dict[tuple[int, bytes], tuple[int, ...]] = {}

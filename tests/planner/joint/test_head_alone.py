@@ -23,6 +23,45 @@ NETWORK = {
 }
 
 
+# Attention whose layers are in no block.
+WITHOUT_BLOCKS = """
+name = "bare"
+input = { sequence = 16 }
+
+[[layer]]
+name = "tokens"
+kind = "embedding"
+rows = 100
+filters = 64
+
+[[layer]]
+name = "qkv"
+kind = "linear"
+filters = 192
+
+[[layer]]
+name = "attention"
+kind = "attention"
+heads = 4
+
+[[layer]]
+name = "head"
+kind = "linear"
+filters = 100
+
+[[layer]]
+name = "loss"
+kind = "loss"
+"""
+
+
+def test_attention_without_blocks_is_planned(tmp_path):
+    path = tmp_path / "bare.toml"
+    path.write_text(WITHOUT_BLOCKS)
+    plan = planner.optimize(str(path), gpus=2, global_batch_size=8)
+    assert plan.search.lower_bound_s <= plan.step_time_s
+
+
 def test_the_last_stage_may_have_no_block(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(NETWORK))
