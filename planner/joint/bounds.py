@@ -268,14 +268,8 @@ class ChoiceBounds:
         return max(max(short, 0.0) * min(ratios, default=0.0), stages * min(each))
 
     def _standing(self, choice: Choice, inside: MicroBatch) -> Floats:
-        """What stays of each layer: weights, gradients and optimizer state. [B]"""
-        ranks = self._ranks(choice, inside)
-        standing: Floats = inside.gradients / (ranks if choice.zero > 1 else 1.0)
-        if "weights" not in choice.offload:
-            standing = standing + inside.weights / (ranks if choice.zero > 2 else 1.0)
-        if "optimizer" not in choice.offload:
-            standing = standing + inside.state / (ranks if choice.zero > 0 else 1.0)
-        return standing
+        """As of `MicroBatch.standing`. [B]"""
+        return inside.standing(choice, self._ranks(choice, inside))
 
     def _copied(self, choice: Choice, inside: MicroBatch) -> float:
         """What all stages copy in the direction in which that takes longer. [s]

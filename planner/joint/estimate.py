@@ -28,7 +28,6 @@ from planner.joint.passes import (
     exchanged,
     staged_time,
     zero_bubble_ends,
-    zero_bubble_held,
 )
 from planner.joint.runtimes import choice_runtime
 from planner.joint.stage_weights import StageWeights
@@ -80,6 +79,8 @@ class Estimates:
         self.stages: dict[tuple[object, ...], StageCosts] = {}
         self.weights: dict[tuple[object, ...], StageWeights] = {}
         self.balances: dict[tuple[object, ...], tuple[int, ...]] = {}
+        # of choices with equal stages, those that balance work and are faster, but do not fit
+        self.too_large: dict[Choice, Estimate] = {}
 
     def on(self, setting: Setting) -> Estimates:
         """Those of the question for another number of GPUs, with what micro-batches cost."""
@@ -88,7 +89,7 @@ class Estimates:
         other = copy(self)
         vars(other).pop("host", None)  # fewer devices may share the links of a host
         other.setting, other.exchanges = setting, Exchanges(setting, self.runtime)
-        other.stages, other.weights = {}, {}
+        other.stages, other.weights, other.too_large = {}, {}, {}
         return other
 
     def insides(self, zero: int) -> Insides:
@@ -117,8 +118,12 @@ class Estimates:
         ):
             rows = [self._estimate(one, inside) for one in (choice, self.balanced(choice, inside))]
             capacity = self.setting.cluster.device.memory
-            better = rows[1].seconds < rows[0].seconds * (1.0 - WORTH_BALANCING)
-            return rows[better and (rows[1].memory <= capacity or rows[0].memory > capacity)]
+            if rows[1].seconds >= rows[0].seconds * (1.0 - WORTH_BALANCING):
+                return rows[0]
+            if rows[0].memory > capacity or rows[1].memory <= capacity:
+                return rows[1]
+            self.too_large[choice] = rows[1]
+            return rows[0]
         return self._estimate(choice, inside)
 
     def most_again(self, choice: Choice) -> int:
@@ -252,7 +257,7 @@ class Estimates:
         """What waits in the memory of the fullest host. [B]"""
         held = np.zeros(choice.pp)
         if "activations" in choice.offload:
-            held = held + activations(choice, stages.kept)
+            held = held + activations(choice, stages.kept, stages.waiting)
         held = held + stages.of_stages(copies.forward_in).sum(axis=0)
         if "optimizer" in choice.offload:
             weights = stages.weights
@@ -325,10 +330,7 @@ class Estimates:
         buffers = weights.buffers(runtime.bucket or runtime.fusion or 0.0)
         if choice.zero < 3 and (self.runtime.views_buckets or packed):
             buffers = packed * weights.parameters.sum(axis=0)
-        if choice.fills_bubbles:
-            kept = zero_bubble_held(choice, stages.kept[0], stages.waiting[0])
-        else:
-            kept = activations(choice, stages.kept)
+        kept = activations(choice, stages.kept, stages.waiting)
         if "activations" in choice.offload:
             # some are on their way out, and some on their way back
             each = stages.units.sums(inside.kept).tolist()

@@ -24,6 +24,7 @@ from planner.joint.choices import (
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, with_fewer_again
+from planner.joint.fitting import with_fitting_cuts
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
@@ -265,6 +266,8 @@ class FewerGpus:
             near = next((one.choice for one in full if one.memory <= room), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
+            ranked.sort(key=lambda one: one.seconds)
+        ranked = with_fitting_cuts(estimates, ranked, partly=self.wishes.leaves_some_again)
         rivals = [one for one in ranked if one.memory <= room]
         if not rivals and limit == math.inf and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)

@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.joint.choices import Choice
+
 Floats = NDArray[np.float64]
 
 
@@ -106,6 +108,23 @@ class MicroBatch:
             As of `least_spent`.
         """
         return self.total_least_apart if filled else self.total_least
+
+    def standing(self, choice: Choice, ranks: Floats) -> Floats:
+        """What stays of each layer: weights, gradients and optimizer state. [B]
+
+        Parameters
+        ----------
+        choice
+            What is cut over replicas, and what waits in the memory of the hosts.
+        ranks
+            Those that share the weight of each layer among each other. [items]
+        """
+        found: Floats = self.gradients / (ranks if choice.zero > 1 else 1.0)
+        if "weights" not in choice.offload:
+            found = found + self.weights / (ranks if choice.zero > 2 else 1.0)
+        if "optimizer" not in choice.offload:
+            found = found + self.state / (ranks if choice.zero > 0 else 1.0)
+        return found
 
     @cached_property
     def held_before(self) -> Floats:

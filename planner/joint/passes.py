@@ -51,21 +51,20 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats
     return max(trip, float(found.max()))
 
 
-def activations(choice: Choice, kept: Floats) -> Floats:
+def activations(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
     """What the micro-batches under way hold at most in each group. [B]
 
     Parameters
     ----------
     choice
         Stages and micro-batches.
-    kept
-        Of each stage and micro-batch. [B]
+    kept, waiting
+        Of each stage and micro-batch: for the backward pass, and after it for that of weights. [B]
     """
+    if choice.chunks == 1:
+        return held_of_stages(choice, kept[0], waiting[0])
     order = np.arange(choice.pp)
     count = choice.micro_batches
-    if choice.chunks == 1:
-        under_way: Floats = np.minimum(choice.pp - order, count) * kept[0]
-        return under_way
     ahead = 2 * (choice.pp - order - 1) + (choice.chunks - 1) * choice.pp + 1
     ahead = np.minimum(ahead, count * choice.chunks)
     if count == choice.pp:
@@ -127,8 +126,29 @@ def zero_bubble_ends(
     return found
 
 
-def zero_bubble_held(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
-    """What micro-batches hold at most in each stage, with those that wait for weights' passes. [B]
+def under_way(choice: Choice) -> list[tuple[Floats, Floats]]:
+    """Micro-batches under way in each group of one stage, and those that wait for weights' passes.
+
+    At several times, among them those at which it holds the most. [items]
+
+    Parameters
+    ----------
+    choice
+        Stages and micro-batches.
+    """
+    count, order = choice.micro_batches, np.arange(choice.pp)
+    flying = np.minimum(choice.pp - order, count)
+    found: list[tuple[Floats, Floats]] = [(flying, np.zeros(choice.pp))]
+    if choice.fills_bubbles:
+        # as many are through with all but that: it grows and shrinks evenly in between
+        for through in (order, count - flying, np.full(choice.pp, count)):
+            ready = np.clip(through, 0, count)
+            found.append((np.minimum(flying, count - ready), np.minimum(ready, order)))
+    return found
+
+
+def held_of_stages(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
+    """What micro-batches hold at most in each group of one stage. [B]
 
     Parameters
     ----------
@@ -137,12 +157,6 @@ def zero_bubble_held(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
     kept, waiting
         Of each stage and micro-batch: for the backward pass, and after it for that of weights. [B]
     """
-    count, order = choice.micro_batches, np.arange(choice.pp)
-    flying = np.minimum(choice.pp - order, count)
-    found: Floats = flying * kept
-    # as many are through with all but that: it grows and shrinks evenly in between
-    for through in (order, count - flying, np.full(choice.pp, count)):
-        ready = np.clip(through, 0, count)
-        under = np.minimum(flying, count - ready) * kept
-        found = np.maximum(found, under + np.minimum(ready, order) * waiting)
+    rows = [flying * kept + left * waiting for flying, left in under_way(choice)]
+    found: Floats = np.max(rows, axis=0)
     return found

@@ -20,17 +20,16 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
-from planner.joint.hybrid import with_fewer_shards
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, PASSED_OVER, Ranking, Rows
+from planner.joint.refined import with_refinements
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.simulations import Simulations
-from planner.joint.unequal import with_unequal_stages
 from planner.joint.variants import is_variant, lacked, with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
@@ -230,14 +229,14 @@ class JointSearch:
             if bounds.partly and not self.splits.any:
                 ranking.limit = self._of_replicas(ranking, rows)
             found, left = ranking.of(plain, every=last)
-            found = self._refined(found, ranking, bounds)
+            found = with_refinements(found, ranking, bounds)
             # they take no places of the others, and are compared with all of them
             count = len(found)
             left = min(left, ranking.add(variants, found, every=last, margin=margin))
             best = min(
                 (one.seconds for one in found[:count] if ranking.fits(one)), default=math.inf
             )
-            found[count:] = self._refined(found[count:], ranking, bounds, best)
+            found[count:] = with_refinements(found[count:], ranking, bounds, best)
             self.ranked = sorted(found, key=lambda one: one.seconds)
             if simulations.rival == math.inf and self._is_refuted(rows, left, bounds):
                 return left, []
@@ -259,30 +258,6 @@ class JointSearch:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
         return left, ranking.unseen
-
-    def _refined(
-        self,
-        found: list[Estimate],
-        ranking: Ranking,
-        bounds: ChoiceBounds,
-        limit: float = math.inf,
-    ) -> list[Estimate]:
-        """Estimates with those of refined choices, the fastest first.
-
-        Parameters
-        ----------
-        found
-            Those of choices, the fastest first.
-        ranking, bounds
-            As of `_simulate`.
-        limit
-            What fits anyhow takes so long. [s]
-        """
-        if bounds.partly:
-            found = with_fewer_again(self.estimates, found, ranking.refuted, limit)
-        if bounds.hybrid:
-            found = with_fewer_shards(self.estimates, found)
-        return with_unequal_stages(self.estimates, found)
 
     def _is_refuted(self, rows: Rows, left: float, bounds: ChoiceBounds) -> bool:
         """Whether every choice is known to hold more than a device has.

@@ -1,0 +1,38 @@
+"""What choices leave open: what is computed again, shards, and where stages are cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.joint.bounds import ChoiceBounds
+from planner.joint.estimate import Estimate
+from planner.joint.fewer_again import with_fewer_again
+from planner.joint.fitting import with_fitting_cuts
+from planner.joint.hybrid import with_fewer_shards
+from planner.joint.ranking import Ranking
+from planner.joint.unequal import with_unequal_stages
+
+
+def with_refinements(
+    found: Sequence[Estimate], ranking: Ranking, bounds: ChoiceBounds, limit: float = math.inf
+) -> list[Estimate]:
+    """Estimates with those of refined choices, the fastest first.
+
+    Parameters
+    ----------
+    found
+        Those of choices, the fastest first.
+    ranking, bounds
+        Of these choices.
+    limit
+        What fits anyhow takes so long. [s]
+    """
+    estimates, refuted = ranking.estimates, ranking.refuted
+    rows = list(found)
+    if bounds.partly:
+        rows = with_fewer_again(estimates, rows, refuted, limit)
+    rows = with_fitting_cuts(estimates, rows, partly=bounds.partly, refuted=refuted, limit=limit)
+    if bounds.hybrid:
+        rows = with_fewer_shards(estimates, rows)
+    return with_unequal_stages(estimates, rows)

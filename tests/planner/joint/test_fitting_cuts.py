@@ -1,0 +1,69 @@
+"""Stages cut so that each of them fits: the first hold more micro-batches than the last ones."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import planner
+from planner.joint.fitting import Loads
+
+
+def drawn_loads(rng, pieces, stages):
+    """Loads of some pieces, of which some blocks of each stage may be computed again."""
+
+    def sums(most):
+        return np.append(0.0, np.cumsum(rng.integers(1, most + 1, pieces)))
+
+    kept, micro_batches = sums(6), int(rng.integers(1, 6))
+    order = np.arange(stages)
+    flying = np.minimum(stages - order, micro_batches).astype(float)
+    return Loads(
+        work=sums(9),
+        again=sums(3),
+        standing=sums(5),
+        kept=kept,
+        waiting=sums(2),
+        saved=kept * 0.5,
+        count=int(rng.integers(0, 3)),
+        flying=[(flying, 0.0 * flying), (flying / 2.0, np.minimum(order, 2).astype(float))],
+    )
+
+
+def compositions(pieces, stages):
+    for ends in itertools.combinations(range(1, pieces), stages - 1):
+        yield tuple(np.diff([0, *ends, pieces]).tolist())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_heaviest_stage_is_as_light_as_it_can_be_where_all_fit(seed):
+    rng = np.random.default_rng(seed)
+    pieces = int(rng.integers(2, 9))
+    stages = int(rng.integers(2, pieces + 1))
+    loads = drawn_loads(rng, pieces, stages)
+    ways = [loads.stages(cut) for cut in compositions(pieces, stages)]
+    room = float(np.quantile([held for _, held in ways], rng.uniform(0.0, 0.6)))
+    best = min((work for work, held in ways if held <= room), default=math.inf)
+    found = loads.cut(stages, room)
+    assert sum(found) == pieces
+    work, held = loads.stages(found)
+    assert held <= room
+    assert work <= best * 1.001
+    least = min(held for _, held in ways)
+    assert loads.cut(stages, least * 0.999) == ()
+
+
+def test_stages_with_fewer_blocks_fit():
+    question = {"gpus": 4, "cluster": "hkbu-10gbe", "global_batch_size": 16, "precision": "fp16"}
+    question |= {"optimizer": "sgd", "input_size": 1024}
+    steps = []
+    for memory in ("7.9 GiB", "8.5 GiB", "9.3 GiB", "9.4 GiB", "10 GiB"):
+        plan = planner.optimize("llama3.2-1b", **question, memory=memory)
+        steps.append(plan.step_time_s)
+    assert steps == sorted(steps, reverse=True)
+    # three, six, six and one block instead of these, with nothing computed again
+    question |= {"pp": 4, "micro_batches": 16, "stage_blocks": (4, 5, 5, 2)}
+    assert steps[1] < 0.95 * planner.simulate("llama3.2-1b", **question).step_time
