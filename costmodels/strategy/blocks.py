@@ -2,8 +2,8 @@
 
 A block is what lies under one number, as `h.3`. The stages of a transformer have equally many of
 them, as in Megatron-LM; what comes before the first block is in the first stage and what comes
-after the last in the last, and is not balanced. Where blocks do not divide, and in other networks,
-stages are cut by the weights of layers.
+after the last in the last, and is not balanced. Where blocks do not divide, stages of whole blocks
+are as equal in weight as can be. Other networks are cut between any two layers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.strategy.cut import cut_graph
+from costmodels.strategy.cut import cut_evenly, cut_graph
 
 
 def is_transformer(graph: Graph) -> bool:
@@ -81,8 +81,9 @@ def cut_stages(
     weights
         As of `cut_graph`.
     blocks
-        Of a transformer: "equal" for equally many in every stage, where they divide, "balanced" for
-        stages of equal weights, or how many each stage has. [items]
+        Of a transformer: "equal" for equally many in every stage or, where they do not divide,
+        whole ones of the most equal weight, "balanced" for stages of equal weights, cut between
+        any two layers, or how many each stage has. [items]
 
     Raises
     ------
@@ -105,6 +106,30 @@ def cut_stages(
                 f"the last with one or more, but are {', '.join(map(str, blocks))}; correct them"
             )
         return _by_blocks(graph, blocks)
-    if blocks == "equal" and count and count % parts == 0:
-        return _by_blocks(graph, [count // parts] * parts)
+    if blocks == "equal" and count:
+        return _by_blocks(graph, _dealt_blocks(graph, count, parts, weights))
     return cut_graph(graph, parts, weights)
+
+
+def _dealt_blocks(
+    graph: Graph, count: int, parts: int, weights: Mapping[str, float] | None
+) -> Sequence[int]:
+    """Blocks of each stage: equally many or, where they do not divide, of the most equal weight.
+
+    Parameters
+    ----------
+    graph, count
+        The network, and how many blocks it has. [items]
+    parts, weights
+        As of `cut_stages`.
+    """
+    if count % parts == 0:
+        return [count // parts] * parts
+    each, block = [0.0] * count, 0
+    numbers = block_numbers([layer.name for layer in graph.compute_layers])
+    for layer in graph.compute_layers:
+        block = numbers.get(layer.name, block)
+        each[block] += float(layer.macs if weights is None else weights.get(layer.name, 0.0))
+    starts = cut_evenly(each, parts, [0.0] * count)
+    assert starts is not None, "there are no fewer blocks than stages"
+    return [end - start for start, end in itertools.pairwise((*starts, count))]

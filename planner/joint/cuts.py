@@ -51,6 +51,7 @@ class Cuts:
             after = max(self.place[name] for name in numbers) + 1
             self.pieces += [after] if after < len(names) else []
         self.known: dict[tuple[int, bytes], tuple[int, ...]] = {}
+        self.dealt_out: dict[tuple[int, bytes, bool], tuple[int, ...]] = {}
 
     def divides(self, parts: int) -> bool:
         """Whether stages have equally many blocks, or need none."""
@@ -96,7 +97,27 @@ class Cuts:
             rows = cut_stages(self.graph, parts, weights)
         return tuple(self.place[names[0]] for names in rows)
 
-    def balanced(self, parts: int, work: Floats) -> tuple[int, ...]:
+    def ways(self, parts: int, work: Floats, chunks: int) -> list[tuple[int, ...]]:
+        """Blocks of each stage that come into question, the simplest first; none for equally many.
+
+        Parameters
+        ----------
+        parts, work
+            As of `balanced`.
+        chunks
+            Stages of each group of devices. [items]
+        """
+        divides = self.divides(parts)
+        if self.by_shares or not self.first or (divides and (chunks > 1 or parts == 1)):
+            return [()]
+        found: list[tuple[int, ...]] = [()] if divides else []
+        blocks = self.balanced(parts, work)
+        if chunks == 1 and not blocks[-1]:
+            # what is exchanged for a head takes its time as well
+            found.append(self.balanced(parts, work, head_alone=False))
+        return [*found, blocks]
+
+    def balanced(self, parts: int, work: Floats, *, head_alone: bool = True) -> tuple[int, ...]:
         """Blocks of each stage so that the heaviest one has the least work.
 
         The last one may have none, where that is worth it.
@@ -107,14 +128,18 @@ class Cuts:
             Stages, no more than blocks. [items]
         work
             Of every layer. [s]
+        head_alone
+            Whether it may.
         """
-        blocks, heaviest = _lightest(np.add.reduceat(work, self.first), parts)
-        if len(self.pieces) == len(self.first):
-            return blocks
-        pieces, other = _lightest(np.add.reduceat(work, self.pieces), parts)
-        if other < heaviest * (1.0 - WORTH_BALANCING):
-            return (*pieces[:-1], pieces[-1] - 1)
-        return blocks
+        key = (parts, work.tobytes(), head_alone)
+        if key not in self.dealt_out:
+            blocks, heaviest = _lightest(np.add.reduceat(work, self.first), parts)
+            if head_alone and len(self.pieces) > len(self.first):
+                pieces, other = _lightest(np.add.reduceat(work, self.pieces), parts)
+                if other < heaviest * (1.0 - WORTH_BALANCING):
+                    blocks = (*pieces[:-1], pieces[-1] - 1)
+            self.dealt_out[key] = blocks
+        return self.dealt_out[key]
 
 
 def _lightest(each: Floats, parts: int) -> tuple[tuple[int, ...], float]:

@@ -8,6 +8,7 @@ in as many parts as it has chunks. A plan states what its simulation shows, not 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,7 +79,6 @@ class Estimates:
         self.cuts = Cuts(setting.graph, by_shares=runtime.stages_by_shares)
         self.stages: dict[tuple[object, ...], StageCosts] = {}
         self.weights: dict[tuple[object, ...], StageWeights] = {}
-        self.balances: dict[tuple[object, ...], tuple[int, ...]] = {}
         # of choices with equal stages, those that balance work and are faster, but do not fit
         self.too_large: dict[Choice, Estimate] = {}
 
@@ -109,22 +109,16 @@ class Estimates:
             starts = self.cuts.starts(choice.parts, choice.blocks)
             return self._estimate(choice, insides.partly(choice, starts))
         inside = insides.of(choice.inside, choice.samples)
-        if not choice.blocks and not self.cuts.divides(choice.parts):
-            choice = self.balanced(choice, inside)
-        elif (
-            choice.chunks == 1 < choice.pp
-            and self.cuts.first
-            and not (choice.blocks or self.cuts.by_shares)
-        ):
-            rows = [self._estimate(one, inside) for one in (choice, self.balanced(choice, inside))]
-            capacity = self.setting.cluster.device.memory
-            if rows[1].seconds >= rows[0].seconds * (1.0 - WORTH_BALANCING):
-                return rows[0]
-            if rows[0].memory > capacity or rows[1].memory <= capacity:
-                return rows[1]
-            self.too_large[choice] = rows[1]
-            return rows[0]
-        return self._estimate(choice, inside)
+        ways = [choice.blocks]
+        if not choice.blocks:
+            ways = self.cuts.ways(choice.parts, inside.forward + inside.backward, choice.chunks)
+        rows = [self._estimate(replace(choice, blocks=way), inside) for way in ways]
+        capacity = self.setting.cluster.device.memory
+        best = _quickest(rows)
+        found = _quickest([one for one in rows if one.memory <= capacity] or rows)
+        if found is not best:
+            self.too_large[choice] = best
+        return found
 
     def most_again(self, choice: Choice) -> int:
         """Blocks of a stage at most that are computed again one by one, 0 for all at once. [items]
@@ -161,11 +155,8 @@ class Estimates:
 
     def balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
         """The choice with numbers of blocks that balance the work of its stages."""
-        key = (choice.inside, choice.samples, choice.parts, choice.zero > 2)
-        if key not in self.balances:
-            work = inside.forward + inside.backward
-            self.balances[key] = self.cuts.balanced(choice.parts, work)
-        return replace(choice, blocks=self.balances[key])
+        blocks = self.cuts.balanced(choice.parts, inside.forward + inside.backward)
+        return replace(choice, blocks=blocks)
 
     def _estimate(self, choice: Choice, inside: MicroBatch) -> Estimate:
         """The estimate of a choice as it is."""
@@ -349,3 +340,12 @@ class Estimates:
         if runtime.caching:
             reserved += self.exchanges.communicators(choice, inside.cuts)
         return max(most, updating) + reserved
+
+
+def _quickest(rows: Sequence[Estimate]) -> Estimate:
+    """The fastest of some estimates, the simplest of those about as fast as the ones after them."""
+    found = rows[0]
+    for one in rows:
+        if one.seconds < found.seconds * (1.0 - WORTH_BALANCING):
+            found = one
+    return found

@@ -331,7 +331,7 @@ def test_balanced_cuts_are_the_best_of_all(seed):
     cuts = object.__new__(Cuts)
     # what comes after the blocks may be the last stage alone, where that is worth it
     after = seed % 2
-    cuts.first, cuts.pieces = list(range(8 - after)), list(range(8))
+    cuts.first, cuts.pieces, cuts.dealt_out = list(range(8 - after)), list(range(8)), {}
     counts = cuts.balanced(parts, _array(work[1:]))
     assert sum(counts) == 8 - after
     assert min(counts[:-1], default=1) >= 1
