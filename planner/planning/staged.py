@@ -304,7 +304,7 @@ def usual_trials(
     """The usual ways to train on the same inputs.
 
     Each takes as many samples of a replica at a time as `planner evaluate` chooses; where that does
-    not fit, all but plain data parallelism take one, which holds the least.
+    not fit, all but plain data parallelism take half as many until they do.
 
     Parameters
     ----------
@@ -329,17 +329,18 @@ def usual_trials(
             other = usual_runtime(name, degrees)
             under = runtime if other is None or under_one else load_runtime(other)
             _, degrees = with_default_micro_batches(setting, degrees)
-            share = setting.batch // replicas(degrees, setting.gpus)
-            # what takes fewer samples where it does not fit is not simulated to tell that
-            fewer = degrees.asked_for and (degrees.micro_batch_size or share) > 1
-            too_much = _is_positive if fewer else None
-            step, reason = tried(setting, degrees, under, known, None, too_much)
-            costed, told = True, step is None and not reason
+            share, costed = setting.batch // replicas(degrees, setting.gpus), True
+            while True:
+                # what takes fewer samples where it does not fit is not simulated to tell that
+                size = (degrees.micro_batch_size or share) // 2
+                too_much = _is_positive if degrees.asked_for and size else None
+                step, reason = tried(setting, degrees, under, known, None, too_much)
+                if reason or not too_much or (step is not None and step.fits) or deadline.passed:
+                    break
+                half = next(number for number in range(size, 0, -1) if share % number == 0)
+                degrees = replace(degrees, micro_batch_size=half)
             if step is None and name == "data":
                 step, reason = _with_unequal_shares(setting, under)
-            if told or (fewer and step is not None and not step.fits):
-                degrees = replace(degrees, micro_batch_size=1)
-                step, reason = tried(setting, degrees, under, known)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)

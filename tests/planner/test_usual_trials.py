@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import planner
@@ -43,11 +45,24 @@ def test_nothing_is_simulated_twice(monkeypatch):
     assert len(asked) == len(found)
 
 
-def test_one_sample_at_a_time_where_more_do_not_fit():
-    memory = "3 GiB"
-    chosen = planner.evaluate("gpt2", strategy="zero1", memory=memory, **QUESTION)
-    assert not chosen.fits
-    trial = trials(memory=memory)["zero1"]
-    assert trial.name == "zero1:micro_batch_size=1"
-    assert trial.baseline.fits
-    assert trial.baseline.step_time_s > chosen.step_time_s
+def test_half_as_many_samples_at_a_time_where_more_do_not_fit(tmp_path):
+    path = tmp_path / "config.json"
+    rows = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 768}
+    rows |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+    rows |= {"vocab_size": 50257, "max_position_embeddings": 1024, "tie_word_embeddings": False}
+    path.write_text(json.dumps(rows))
+    steps = []
+    # the gradient of the loss takes more than all that is kept for it
+    for memory, size in (("3 GiB", 4), ("4 GiB", 8), ("5.2 GiB", 8)):
+        question = {"gpus": 4, "global_batch_size": 64, "precision": "fp16", "memory": memory}
+        trial = trials(model=str(path), **question)["zero1"]
+        alone = planner.evaluate(str(path), strategy=trial.name, **question)
+        assert alone.fits
+        assert trial.name == f"zero1:micro_batch_size={size}"
+        assert trial.baseline.step_time_s == pytest.approx(alone.step_time_s, rel=1e-9)
+        more = planner.evaluate(
+            str(path), strategy=f"zero1:micro_batch_size={2 * size}", **question
+        )
+        assert not more.fits
+        steps.append(trial.baseline.step_time_s)
+    assert steps == sorted(steps, reverse=True)
