@@ -179,7 +179,9 @@ class Estimates:
             early = ends.max() - ends
             seconds = float((ends + self._tails(choice, stages, stages.apart, early)).max())
         else:
-            seconds = staged_time(choice, forward, backward, sends)
+            seconds = staged_time(
+                choice, forward, backward, sends, in_turn=self.runtime.waits_for_sends
+            )
             # groups further back are through with their last backward pass earlier
             early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
             tails = self._tails(choice, stages, backward, early)

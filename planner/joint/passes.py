@@ -14,7 +14,9 @@ from planner.joint.choices import Choice
 Floats = NDArray[np.float64]
 
 
-def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats) -> float:
+def staged_time(
+    choice: Choice, forward: Floats, backward: Floats, sends: Floats, *, in_turn: bool = False
+) -> float:
     """Passes over all micro-batches. [s]
 
     Parameters
@@ -25,17 +27,19 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats
         Of each stage on one micro-batch; (chunks, groups). [s]
     sends
         A message from each stage but the last to the next one. [s]
+    in_turn
+        Whether a stage computes nothing while it sends.
     """
     groups = (forward + backward).sum(axis=0)
     count, pp = choice.micro_batches, choice.pp
+    # a group sends forwards over the borders behind its stages, and back over those before
+    behind = np.arange(len(sends)) % pp
+    sent = np.bincount(behind, sends, pp) + np.bincount((behind + 1) % pp, sends, pp)
+    busy = groups + sent if in_turn else np.maximum(groups, sent)
     if choice.chunks > 1:
         waits = float(groups.sum() - groups.max()) / choice.chunks
-        # a group sends forwards over the borders behind its stages, and back over those before
-        behind = np.arange(len(sends)) % pp
-        sent = np.bincount(behind, sends, pp) + np.bincount((behind + 1) % pp, sends, pp)
-        rate = max(float(groups.max()), float(sent.max()))
         # the first micro-batch forwards, and the last one backwards, cross all borders of stages
-        return count * rate + waits + 2.0 * float(sends.sum())
+        return count * float(busy.max()) + waits + 2.0 * float(sends.sum())
     # what a micro-batch takes from the first stage to each one and back, and to the last one
     ahead = np.append(0.0, (groups[:-1] + 2.0 * sends[: pp - 1]).cumsum())
     trip = float(ahead[-1] + groups[-1])
@@ -44,6 +48,8 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats
     stages = np.arange(pp)[None] - np.arange(pp)[:, None] + 1
     rows = (stages > 0) & ((stages < count) | (stages == 1))
     turn = np.where(rows, (ahead + groups)[None] - ahead[:, None], 0.0)
+    if in_turn:
+        np.fill_diagonal(turn, busy)
     # they wait for the first one as far as others leave the last of them time
     under_way = np.minimum(np.arange(pp, 0, -1), count)
     idle = (trip - ahead - groups - (under_way - 1) * forward[0]).clip(min=0.0)

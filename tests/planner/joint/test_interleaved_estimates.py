@@ -41,3 +41,19 @@ def test_messages_between_interleaved_stages_are_waited_for(tmp_path):
         assert found is not None
         errors.append(abs(estimates.of(choice).seconds / found.seconds - 1.0))
     assert statistics.median(errors) < 0.025
+
+
+def test_stages_that_compute_nothing_while_they_send_take_longer():
+    asked = {"gpus": 16, "cluster": "dgx1-v100", "global_batch_size": 32, "input_size": 512}
+    request = make_request("optimize", {"model": "gpt2-large", "runtime": "deepspeed", **asked})
+    setting = resolve(request)
+    estimates, errors = Estimates(setting, searched_runtime(setting)), []
+    for choice in choices(setting, list(insides(setting)), (0,)):
+        inside = choice.inside
+        plain = (inside.tp, inside.cp, inside.recompute) == (1, 1, "none")
+        if plain and choice.pp == 4 and choice.samples == 1:
+            found, _ = tried(setting, choice.degrees, estimates.runtime)
+            assert found is not None
+            errors.append(abs(estimates.of(choice).seconds / found.seconds - 1.0))
+    assert len(errors) >= 3
+    assert max(errors) < 0.04
