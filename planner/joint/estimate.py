@@ -220,11 +220,14 @@ class Estimates:
         rows = (units.at_firsts(stages.inside.forward), units.at_firsts(stages.inside.backward))
         if choice.zero == 3:
             rows = stages.with_gathers_by_unit(choice)
-        moved = np.maximum(copies.forward_out, copies.forward_in), copies.backward_in
+        moved = (
+            self.host.both_ways(copies.forward_out, copies.forward_in),
+            self.host.both_ways(np.zeros(1), copies.backward_in),
+        )
         ahead = stages.launched_forward
         slower = []
-        for unit, size, host in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
-            copied = units.at_firsts(size) * self.host.copy
+        for unit, copying, host in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
+            copied = units.at_firsts(copying)
             # at the end of a pass a device waits for what its host has yet to launch
             late = np.maximum(host - stages.of_stages(unit), 0.0)
             slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
@@ -239,11 +242,11 @@ class Estimates:
             stages.of_stages(size).sum(axis=0)
             for size in (copies.update_out, copies.update_in, copies.updated)
         )
-        # gradients leave as soon as they are summed up, and what is updated comes back meanwhile
-        summed = stages.weights.reductions(choice)[0].sum(axis=0)
-        early = (summed <= 0.0) | self.exchanges.gradients(choice.zero).overlap
+        # gradients leave in their order as they are summed up; what is updated comes back meanwhile
+        early = stages.weights.sums_early(self.exchanges.gradients(choice.zero).overlap)
         leaving = np.maximum(out * host.copy - early * backward.sum(axis=0), 0.0)
-        added: Floats = leaving + np.maximum(back * host.copy, updated * host.update)
+        updating = updated * host.update + back * host.shared
+        added: Floats = leaving + np.maximum(back * host.copy, updating)
         return added
 
     def _in_host(self, choice: Choice, stages: StageCosts, copies: Copies) -> float:

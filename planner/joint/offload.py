@@ -76,6 +76,8 @@ class HostRates:
     ----------
     copy
         Of a byte in one direction, which all devices copy at once. [s/B]
+    shared
+        Of that in the memory of the host, which both directions and updates share. [s/B]
     update
         Of a parameter of each device. [s]
     sent
@@ -87,6 +89,7 @@ class HostRates:
     """
 
     copy: float
+    shared: float
     update: float
     sent: float
     memory: float
@@ -110,11 +113,23 @@ class HostRates:
         _, _, traffic = TRAFFIC[f"{training.optimizer}_update", "forward"]
         return cls(
             copy=max(on_link, each),
+            shared=each,
             update=traffic * each,
             sent=float(training.held.weights),
             memory=host.memory,
             devices=min(setting.gpus, cluster.devices_per_host),
         )
+
+    def both_ways(self, out: Floats, into: Floats) -> Floats:
+        """What copies in both directions take at once. [s]
+
+        Parameters
+        ----------
+        out, into
+            To the host and from it. [B]
+        """
+        found: Floats = np.maximum(np.maximum(out, into) * self.copy, (out + into) * self.shared)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

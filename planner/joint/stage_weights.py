@@ -99,6 +99,21 @@ class StageWeights:
             )
         return self._reduced[key]
 
+    def sums_early(self, overlap: bool) -> NDArray[np.bool_]:
+        """Whether each group has its gradients summed up all along its backward pass.
+
+        What fills no bucket, such as those of norms, is summed up when the last of it is there.
+
+        Parameters
+        ----------
+        overlap
+            Whether reductions run beside backward passes.
+        """
+        reduced = (self.travels.sum(axis=1) > 0.0) & (self.ranks > 1.0)
+        late = reduced & (self.buckets.sum(axis=1) <= 1.0)
+        found: NDArray[np.bool_] = ~np.any(late if overlap else reduced, axis=0)
+        return found
+
     def _reduced_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:
         """As `reductions`, where each unit of layers has its own."""
         _, near, far = self.by_unit(choice)
