@@ -9,7 +9,7 @@ a copy of its own, and go back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from costmodels.compute.work import TRAFFIC
 from costmodels.simulation.buckets import unit_of
@@ -43,12 +43,17 @@ def gradients_to_host(work: WeightWork) -> list[Operation]:
     return rows
 
 
-def host_updates(work: WeightWork) -> Iterator[Operation]:
-    """The update of a stage whose optimizer's state waits in the host."""
+def host_updates(work: WeightWork, waits: Sequence[Ref]) -> Iterator[Operation]:
+    """The update of a stage whose optimizer's state waits in the host.
+
+    Parameters
+    ----------
+    work, waits
+        The stage, and the copies of all gradients of its device.
+    """
     links, number = HostLinks(work.program.stage_links), work.program.number
     training = work.training
     _, _, traffic = TRAFFIC[f"{training.optimizer}_update", "forward"]
-    arrived: list[Ref] = [(number, "update", op.key) for op in gradients_to_host(work)]
     for unit, names in _units(work).items():
         parameters = sum(work.pieces[n].parameters / work.cuts(n, "state") for n in names)
         update: Key = ("update", unit, number)
@@ -56,7 +61,7 @@ def host_updates(work: WeightWork) -> Iterator[Operation]:
             update,
             "update",
             links.compute(traffic * parameters),
-            [*arrived, *work.update_waits],
+            waits,
             num_bytes=0.0,
             queue=Queue.HOST,
         )
@@ -70,8 +75,14 @@ def host_updates(work: WeightWork) -> Iterator[Operation]:
             )
 
 
-def updates_of_fetched(work: WeightWork) -> Iterator[Operation]:
-    """The update, on the device, of a stage whose weights wait in the host."""
+def updates_of_fetched(work: WeightWork, waits: Sequence[Ref]) -> Iterator[Operation]:
+    """The update, on the device, of a stage whose weights wait in the host.
+
+    Parameters
+    ----------
+    work, waits
+        The stage, and the sums of all gradients of its device.
+    """
     links, number, held = (
         HostLinks(work.program.stage_links),
         work.program.number,
@@ -84,7 +95,7 @@ def updates_of_fetched(work: WeightWork) -> Iterator[Operation]:
         weights = ("updated", unit, number)
         made = ((weights, "weights", size),)
         # two units are on the device at once
-        after = [*work.update_waits, *(gone[-BUFFERS:-1] if len(gone) >= BUFFERS else ())]
+        after = [*waits, *(gone[-BUFFERS:-1] if len(gone) >= BUFFERS else ())]
         update: Key = ("update", unit, number)
         if not held.master:
             key: Key = ("weights from host", unit, number)
@@ -102,6 +113,7 @@ def updates_of_fetched(work: WeightWork) -> Iterator[Operation]:
             ),
         )
         back: Key = ("updated to host", unit, number)
-        waits: list[Ref] = [(number, "update", update)]
-        yield host_copy(back, links, size, waits, to_host=True, uses=(weights,))
+        yield host_copy(
+            back, links, size, [(number, "update", update)], to_host=True, uses=(weights,)
+        )
         gone.append((number, "update", back))

@@ -12,7 +12,7 @@ from costmodels.simulation.offload_updates import (
     host_updates,
     updates_of_fetched,
 )
-from costmodels.simulation.operations import Key, Operation, Ref, message_operation
+from costmodels.simulation.operations import Operation, Ref, message_operation
 from costmodels.simulation.weights import WeightWork, after_check
 
 # How often all weights are read or written where updated ones are gathered into copies: laid side
@@ -68,25 +68,33 @@ def _update_scratch(work: WeightWork) -> float:
     return sum(p.parameters * size / work.cuts(name, "state") for name, p in work.pieces.items())
 
 
-def _with_host(work: WeightWork) -> Iterator[tuple[int, Operation]]:
-    """The update of a stage whose weights, or their optimizer's state, wait in the host."""
-    for name in work.pieces if "weights" in work.offloaded else ():
-        if work.cuts(name, "state") > work.cuts(name, "weights"):
-            raise InputError(
-                "weights that wait in the host must be cut like the optimizer's state, but of "
-                f"'{name}' the state is cut alone; use --zero 3, or --zero 0"
-            )
-    number = work.program.number
-    last: Key | None = None
-    if "optimizer" in work.offloaded:
-        rows = [*gradients_to_host(work), *host_updates(work)]
-    else:
-        rows = list(updates_of_fetched(work))
-    for operation in rows:
-        last = operation.key
-        yield number, operation
-    for operation in _gather_updated(work, (number, "update", last)) if last else ():
-        yield number, operation
+def _with_host(works: Sequence[WeightWork]) -> Iterator[tuple[int, Operation]]:
+    """The update of stages whose weights, or their optimizer's state, wait in the host.
+
+    It needs the norm of all gradients of the device, whichever stage they are of.
+    """
+    waits = [ref for work in works for ref in work.update_waits]
+    works = works[::-1]  # in the order in which gradients come
+    for work in works:
+        number = work.program.number
+        for name in work.pieces if "weights" in work.offloaded else ():
+            if work.cuts(name, "state") > work.cuts(name, "weights"):
+                raise InputError(
+                    "weights that wait in the host must be cut like the optimizer's state, but of "
+                    f"'{name}' the state is cut alone; use --zero 3, or --zero 0"
+                )
+        for operation in gradients_to_host(work):
+            waits.append((number, "update", operation.key))
+            yield number, operation
+    waits = list(dict.fromkeys(waits))
+    for work in works:
+        number, last = work.program.number, None
+        updates = host_updates if "optimizer" in work.offloaded else updates_of_fetched
+        for operation in updates(work, waits):
+            last = operation.key
+            yield number, operation
+        for operation in _gather_updated(work, (number, "update", last)) if last else ():
+            yield number, operation
 
 
 def update_operations(works: Sequence[WeightWork]) -> list[tuple[int, Operation]]:
@@ -99,7 +107,7 @@ def update_operations(works: Sequence[WeightWork]) -> list[tuple[int, Operation]
     """
     offloaded = works[0].offloaded
     if "optimizer" in offloaded or "weights" in offloaded:
-        return [row for work in works for row in _with_host(work)]
+        return list(_with_host(works))
     first = works[0].program.number
     update = Operation(
         key=("update", "weights", 0),

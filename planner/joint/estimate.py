@@ -21,6 +21,7 @@ from planner.joint.choices import Choice
 from planner.joint.computation import pipelined
 from planner.joint.cuts import WORTH_BALANCING, Cuts
 from planner.joint.exchanges import Exchanges
+from planner.joint.host_updates import copied_update
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
@@ -175,19 +176,18 @@ class Estimates:
         sends = stages.sends
         if choice.fills_bubbles:
             ends = zero_bubble_ends(choice, forward[0], backward[0], stages.apart[0], sends)
-            # gradients are whole with the passes of weights
-            early = ends.max() - ends
-            seconds = float((ends + self._tails(choice, stages, stages.apart, early)).max())
+            last = stages.apart  # gradients are whole with the passes of weights
         else:
-            seconds = staged_time(
-                choice, forward, backward, sends, in_turn=self.runtime.waits_for_sends
-            )
+            in_turn = self.runtime.waits_for_sends
+            seconds = staged_time(choice, forward, backward, sends, in_turn=in_turn)
             # groups further back are through with their last backward pass earlier
-            early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
-            tails = self._tails(choice, stages, backward, early)
-            if copies is not None:
-                tails += self._copied_update(choice, stages, copies, backward)
-            seconds += float((tails - early).max())
+            ends = seconds - np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
+            last = backward
+        tails = self._tails(choice, stages, last, ends.max() - ends)
+        if copies is not None:
+            gradients = self.exchanges.gradients(choice.zero)
+            tails = tails + copied_update(choice, stages, copies, self.host, gradients, last)
+        seconds = float((ends + tails).max())
         computed = choice.micro_batches * stages.computed.sum(axis=0)
         computed = computed + stages.weights.updates(choice)
         seconds += waiting_time(float(computed.max()), self.setting.gpus)
@@ -232,22 +232,6 @@ class Estimates:
             late = np.maximum(host - stages.of_stages(unit), 0.0)
             slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
         return slower[0], slower[1]
-
-    def _copied_update(
-        self, choice: Choice, stages: StageCosts, copies: Copies, backward: Floats
-    ) -> Floats:
-        """What copies and updates of the hosts add after the last backward pass. [s]"""
-        host = self.host
-        out, back, updated = (
-            stages.of_stages(size).sum(axis=0)
-            for size in (copies.update_out, copies.update_in, copies.updated)
-        )
-        # gradients leave in their order as they are summed up; what is updated comes back meanwhile
-        early = stages.weights.sums_early(self.exchanges.gradients(choice.zero).overlap)
-        leaving = np.maximum(out * host.copy - early * backward.sum(axis=0), 0.0)
-        updating = updated * host.update + back * host.shared
-        added: Floats = leaving + np.maximum(back * host.copy, updating)
-        return added
 
     def _in_host(self, choice: Choice, stages: StageCosts, copies: Copies) -> float:
         """What waits in the memory of the fullest host. [B]"""

@@ -10,7 +10,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 
@@ -24,6 +24,7 @@ from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, those_with_fewer_again
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
+from planner.joint.misjudged import Misjudged
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
 from planner.joint.runtimes import choice_runtime
@@ -38,6 +39,8 @@ MOST_SIMULATED = 3
 # nothing is faster, beside splits that are known (nearly always the answer) the second number, and
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
+# What all blocks but one may gain for some of them to be looked at one by one. [parts]
+WORTH_FEWER_AGAIN = 1e-3
 # So many of the fastest, and then of the smallest are simulated until one fits, and so many where
 # others were tried in vain. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
@@ -67,9 +70,8 @@ class Simulations:
         Whether there was no time for all that is worth it.
     tried, fitting
         The choices that were simulated, and those of them that fit.
-    off, above
-        How far off estimates were, the least of each way to lay layers on devices, and how far
-        above what a device holds those of memory were, the most. [times]
+    misjudged
+        How far off estimates were.
     known
         What layers cost in all that was simulated.
     """
@@ -88,9 +90,11 @@ class Simulations:
     cut_short: bool = False
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
-    off: dict[tuple[object, ...], float] = field(default_factory=dict)
-    above: float = 1.0
+    misjudged: Misjudged = field(init=False)
     known: PiecesByBatch = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.misjudged = Misjudged(misfits=self.misfits)
 
     @property
     def rival(self) -> float:
@@ -155,7 +159,7 @@ class Simulations:
         """
         most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
         near = [one for one in ranked if one.memory <= most and self._is_faster(one)]
-        for rows in alike_but_for_zero(near, self._expected):
+        for rows in alike_but_for_zero(near, self.misjudged.expected):
             for one in rows:
                 if not self._is_settled(one.choice) and self._is_faster(one):
                     if work > MOST_WORK or not self._has_time(one.choice):
@@ -168,7 +172,7 @@ class Simulations:
     def _is_faster(self, one: Estimate) -> bool:
         """Whether an estimate is below the best by more than estimates are off."""
         best = 0.0 if self.best is None else self.best.seconds
-        return self._expected(one) < best * (1.0 - MARGIN)
+        return self.misjudged.expected(one) < best * (1.0 - MARGIN)
 
     def _measure_smallest(self, bound: float) -> None:
         """Simulate what holds the least of all that does not fit: a refusal says what it needs."""
@@ -196,26 +200,17 @@ class Simulations:
             own = self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work + own > MOST_COMPARED
             cheap = more + own <= MOST_WORK and one.seconds < self.rival
-            if enough and not cheap and self._expected(one) > self.rival * (1.0 - MARGIN):
+            if enough and not cheap and self.misjudged.expected(one) > self.rival * (1.0 - MARGIN):
                 continue
             work, more = work + own, more + own * enough
             found = self._try(one.choice, bound)
             count += found is not None and found.fits
-            if found is not None:
-                layout, off = one.choice.layout, found.seconds / one.seconds
-                self.off[layout] = min(self.off.get(layout, math.inf), off)
-                self.above = max(self.above, one.memory / found.peak_memory)
-            elif one.choice in self.misfits.short:
-                self.above = max(self.above, one.memory / self.misfits.held(one.choice))
+            self.misjudged.learn(one, found)
 
     @property
     def _most_estimated(self) -> float:
         """What may fit is estimated to hold at most, as far off as others were. [B]"""
-        return self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
-
-    def _expected(self, one: Estimate) -> float:
-        """An estimate as far off as those of the same layout were. [s]"""
-        return one.seconds * self.off.get(one.choice.layout, 1.0)
+        return self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.misjudged.above
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what computes blocks less again than is estimated to fit, as far as is cheap.
@@ -228,12 +223,17 @@ class Simulations:
         near = (one for one in ranked if one.memory <= most)
         rows = those_with_fewer_again(self.estimates, near, self.best.seconds)
         while rows:
-            rows.remove(one := min(rows, key=self._expected))
+            rows.remove(one := min(rows, key=self.misjudged.expected))
             work += self.pace.work(one.choice)
-            enough = work > MOST_WORK or self._expected(one) >= self.best.seconds
+            fewest = self.estimates.of(replace(one.choice, again=1))
+            enough = work > MOST_WORK or self.misjudged.expected(one) >= self.best.seconds
+            enough |= self.misjudged.expected(fewest) >= self.best.seconds * (
+                1.0 - WORTH_FEWER_AGAIN
+            )
             if enough or not self._has_time(one.choice):
                 return
             found = self._try(one.choice, bound) if one.memory <= most else None
+            self.misjudged.learn(one, found)
             if found is not None and found.fits:
                 rows += one_fewer_again(self.estimates, one.choice)
 

@@ -99,19 +99,20 @@ class StageWeights:
             )
         return self._reduced[key]
 
-    def sums_early(self, overlap: bool) -> NDArray[np.bool_]:
+    def sums_early(self, gradients: Gradients) -> NDArray[np.bool_]:
         """Whether each group has its gradients summed up all along its backward pass.
 
         What fills no bucket, such as those of norms, is summed up when the last of it is there.
 
         Parameters
         ----------
-        overlap
-            Whether reductions run beside backward passes.
+        gradients
+            How they are reduced.
         """
         reduced = (self.travels.sum(axis=1) > 0.0) & (self.ranks > 1.0)
-        late = reduced & (self.buckets.sum(axis=1) <= 1.0)
-        found: NDArray[np.bool_] = ~np.any(late if overlap else reduced, axis=0)
+        if gradients.overlap:
+            reduced &= (self.buckets.sum(axis=1) <= 1.0) & (not gradients.by_unit)
+        found: NDArray[np.bool_] = ~np.any(reduced, axis=0)
         return found
 
     def _reduced_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:

@@ -162,6 +162,21 @@ def test_the_update_on_the_host_takes_the_time_of_its_memory(folder):
     assert role(found).busy["host"] > alone
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_the_update_waits_for_all_gradients_of_a_device(folder, schedule):
+    # one norm of all stages of a device; those of the last one come first
+    chunks = {"chunks": 3, "schedule": schedule} if schedule == "interleaved" else {}
+    found = simulate(folder, offload=("optimizer",), pp=2, micro_batch_size=1, **chunks)
+    times = found.simulated.task_times
+    for number in range(2):
+        rows = [n for n, task in enumerate(times.graph.tasks) if task.role == number]
+        kinds = {n: times.graph.tasks[n].kind for n in rows}
+        arrived = max(times.ends[n] for n in rows if kinds[n] == "to host")
+        assert min(times.starts[n] for n in rows if kinds[n] == "update") >= arrived
+    stages = [task.stage for task in times.graph.tasks if task.kind == "to host" and not task.role]
+    assert stages == sorted(stages, reverse=True)
+
+
 def updates(simulation: Simulation):
     tasks = simulation.simulated.task_times.graph.tasks
     return [task for task in tasks if task.kind == "update"]

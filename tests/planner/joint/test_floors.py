@@ -281,7 +281,7 @@ def test_what_is_estimated_to_hold_much_too_much_is_not_simulated_at_last():
     tries.run_cheap([near, far], 0.0)
     assert tries.tried == {one}
     # where estimates were as far above what is held, it may fit
-    tries.above = 1.2
+    tries.misjudged.above = 1.2
     tries.run_cheap([near, far], 0.0)
     assert tries.tried == {one, other}
 

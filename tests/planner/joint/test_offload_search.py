@@ -18,6 +18,7 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.offload import least_copied, most_offloaded, offloaded
 from planner.joint.runtimes import choice_runtime
+from planner.joint.variants import with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import parse_keep
 from planner.planning.staged import tried
@@ -213,3 +214,43 @@ def test_nothing_of_a_choice_fits_where_it_does_not_with_all_that_may_wait():
         ways = offloaded(choice)
         assert most in ways
         assert weights.of(most) == min(map(weights.of, ways))
+
+
+def _bubbles(one):
+    return one.pp == 2 and one.fills_bubbles
+
+
+def _tensor(one):
+    return one.inside.tp == one.inside.sequence_parallel + 3 == 4
+
+
+def _replicas(one):
+    return (one.dp, one.micro_batches) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("offload", "zero", "wanted"),
+    [
+        # the update follows zero-bubble schedules as well
+        (("optimizer",), 0, _bubbles),
+        # gradients of norms, which come first, are summed up last
+        (("optimizer",), 0, _tensor),
+        (("activations", "optimizer"), 0, _tensor),
+        # updated weights leave after the update
+        (("weights",), 0, _tensor),
+        # each unit is summed up for itself
+        (("optimizer",), 3, _replicas),
+        (("weights", "optimizer"), 3, _replicas),
+    ],
+)
+def test_estimates_tell_when_gradients_and_weights_leave(tmp_path, offload, zero, wanted):
+    setting = resolve(
+        make_request("optimize", {**QUESTION, "model": config_of(tmp_path / "c.json")})
+    )
+    estimates = Estimates(setting, DDP)
+    found = with_variants(setting, choices(setting, list(insides(setting)), (zero,)))
+    plain = (one for one in found if one.inside.recompute == "none" and one.inside.cp == 1)
+    choice = replace(next(filter(wanted, plain)), offload=offload)
+    step, reason = tried(setting, choice.degrees, choice_runtime(DDP, zero))
+    assert step is not None, reason
+    assert estimates.of(choice).seconds == pytest.approx(step.seconds, rel=0.04)
