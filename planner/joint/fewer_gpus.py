@@ -23,12 +23,12 @@ from planner.joint.choices import (
 )
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import one_fewer_again, with_fewer_again
-from planner.joint.fitting import with_fitting_cuts
+from planner.joint.fewer_again import one_fewer_again
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.variants import is_variant, with_variants
 from planner.joint.weights import LeastWeights
@@ -260,14 +260,13 @@ class FewerGpus:
         )
         ranked, _ = ranking.of(rows, every=False)
         room = capacity * (1.0 + MEMORY_MARGIN)
-        if self.wishes.leaves_some_again:
-            ranked = with_fewer_again(estimates, ranked)
+        partly, hybrid = self.wishes.leaves_some_again, self.wishes.leaves_shards
+        ranked = with_refinements(ranked, ranking, partly=partly, hybrid=hybrid)
+        if partly:
             full = (one for one in ranked if one.choice.inside.recompute == "full")
             near = next((one.choice for one in full if one.memory <= room), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
-            ranked.sort(key=lambda one: one.seconds)
-        ranked = with_fitting_cuts(estimates, ranked, partly=self.wishes.leaves_some_again)
         rivals = [one for one in ranked if one.memory <= room]
         if not rivals and limit == math.inf and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.fewer_again import FILLED
 from planner.joint.passes import under_way
 
 Floats = NDArray[np.float64]
@@ -31,8 +32,8 @@ EXACT = 1e-3
 def with_fitting_cuts(
     estimates: Estimates,
     ranked: Sequence[Estimate],
-    *,
     partly: bool,
+    *,
     refuted: AbstractSet[Choice] = frozenset(),
     limit: float = math.inf,
 ) -> list[Estimate]:
@@ -59,11 +60,13 @@ def with_fitting_cuts(
     best = min(limit, min((one.seconds for one in fitting), default=math.inf))
     staged = (one for one in ranked if one.choice.pp > 1 == one.choice.chunks)
     rows = (estimates.too_large.get(one.choice, one) for one in staged)
-    heavy = (one for one in rows if one.memory > capacity)
+    heavy = (one for one in rows if one.memory > capacity or one.choice in refuted)
     for one in sorted(heavy, key=lambda row: row.seconds)[:MOST_REFINED]:
         if one.seconds >= best:
             break
-        for other in _fitting(estimates, one, capacity, partly=partly):
+        # what does not fit after all must hold less than it is estimated to
+        room = capacity if one.memory > capacity else FILLED[-1] * one.memory
+        for other in _fitting(estimates, one, room, partly=partly):
             if other.choice not in refuted:
                 found.append(other)
                 best = min(best, other.seconds)
@@ -71,7 +74,7 @@ def with_fitting_cuts(
 
 
 def _fitting(
-    estimates: Estimates, one: Estimate, capacity: float, *, partly: bool
+    estimates: Estimates, one: Estimate, room: float, *, partly: bool
 ) -> Iterator[Estimate]:
     """Estimates of a choice that fit as it is cut otherwise, with some blocks computed again too.
 
@@ -79,12 +82,12 @@ def _fitting(
     ----------
     estimates, one
         Makes them, and that of the choice as it is usually cut.
-    capacity
-        Memory of a device. [B]
+    room
+        What a device may hold. [B]
     partly
         As of `with_fitting_cuts`.
     """
-    whole = _cut_to_fit(estimates, one.choice, capacity)
+    whole = _cut_to_fit(estimates, one.choice, room)
     if whole is not None:
         yield whole
     if not partly or one.choice.inside.recompute != "none":
@@ -94,12 +97,12 @@ def _fitting(
     low, high = 1, most + 1
     while low < high:
         middle = (low + high) // 2
-        if _cut_to_fit(estimates, replace(again, again=middle), capacity) is None:
+        if _cut_to_fit(estimates, replace(again, again=middle), room) is None:
             low = middle + 1
         else:
             high = middle
     for count in range(low, min(low + MOST_COUNTS, most + 1)):
-        other = _cut_to_fit(estimates, replace(again, again=count), capacity)
+        other = _cut_to_fit(estimates, replace(again, again=count), room)
         if other is not None:
             yield other
 
@@ -224,25 +227,25 @@ class Loads:
         return work, held
 
 
-def _cut_to_fit(estimates: Estimates, choice: Choice, capacity: float) -> Estimate | None:
+def _cut_to_fit(estimates: Estimates, choice: Choice, room: float) -> Estimate | None:
     """The estimate of a choice that fits as its stages are cut, the heaviest as light as can be.
 
     Parameters
     ----------
     estimates, choice
         Makes it, and the choice.
-    capacity
-        Memory of a device. [B]
+    room
+        What a device may hold. [B]
     """
     loads, cuts = Loads.of(estimates, choice), estimates.cuts
     besides = estimates.setting.cluster.device.reserved_memory
     for _ in range(MOST_CUTS):
-        pieces = loads.cut(choice.pp, capacity - besides)
+        pieces = loads.cut(choice.pp, room - besides)
         if not pieces:
             return None
         blocks = (*pieces[:-1], pieces[-1] - (len(cuts.pieces) - len(cuts.first)))
         one = estimates.of(replace(choice, blocks=blocks))
-        if one.memory <= capacity:
+        if one.memory <= room:
             return one
         # what passes hold besides depends on the cut a little
         besides = max(besides, one.memory - loads.stages(pieces)[1])

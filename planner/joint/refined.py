@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.joint.bounds import ChoiceBounds
 from planner.joint.estimate import Estimate
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.fitting import with_fitting_cuts
@@ -15,7 +14,12 @@ from planner.joint.unequal import with_unequal_stages
 
 
 def with_refinements(
-    found: Sequence[Estimate], ranking: Ranking, bounds: ChoiceBounds, limit: float = math.inf
+    found: Sequence[Estimate],
+    ranking: Ranking,
+    *,
+    partly: bool,
+    hybrid: bool,
+    limit: float = math.inf,
 ) -> list[Estimate]:
     """Estimates with those of refined choices, the fastest first.
 
@@ -23,16 +27,18 @@ def with_refinements(
     ----------
     found
         Those of choices, the fastest first.
-    ranking, bounds
+    ranking
         Of these choices.
+    partly, hybrid
+        Whether some blocks may be computed again, and weights cut over fewer ranks than hold them.
     limit
         What fits anyhow takes so long. [s]
     """
     estimates, refuted = ranking.estimates, ranking.refuted
     rows = list(found)
-    if bounds.partly:
+    if partly:
         rows = with_fewer_again(estimates, rows, refuted, limit)
-    rows = with_fitting_cuts(estimates, rows, partly=bounds.partly, refuted=refuted, limit=limit)
-    if bounds.hybrid:
+    rows = with_fitting_cuts(estimates, rows, partly, refuted=refuted, limit=limit)
+    if hybrid:
         rows = with_fewer_shards(estimates, rows)
     return with_unequal_stages(estimates, rows)

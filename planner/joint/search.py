@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
@@ -20,6 +21,7 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
+from planner.joint.fitting import with_fitting_cuts
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
@@ -223,20 +225,23 @@ class JointSearch:
         margin = MARGIN if self.passes_over else math.inf
         plain = [row for row in rows if not is_variant(row[1])]
         variants = [row for row in rows if is_variant(row[1])]
+        refine = partial(
+            with_refinements, ranking=ranking, partly=bounds.partly, hybrid=bounds.hybrid
+        )
         for turn in range(1, MOST_ROUNDS + 1):
             last = turn == MOST_ROUNDS and simulations.best is None
             ranking.limit = self.splits.seconds
             if bounds.partly and not self.splits.any:
                 ranking.limit = self._of_replicas(ranking, rows)
             found, left = ranking.of(plain, every=last)
-            found = with_refinements(found, ranking, bounds)
+            found = refine(found)
             # they take no places of the others, and are compared with all of them
             count = len(found)
             left = min(left, ranking.add(variants, found, every=last, margin=margin))
             best = min(
                 (one.seconds for one in found[:count] if ranking.fits(one)), default=math.inf
             )
-            found[count:] = with_refinements(found[count:], ranking, bounds, best)
+            found[count:] = refine(found[count:], limit=best)
             self.ranked = sorted(found, key=lambda one: one.seconds)
             if simulations.rival == math.inf and self._is_refuted(rows, left, bounds):
                 return left, []
@@ -248,6 +253,7 @@ class JointSearch:
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
                 left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
+            self._cut_otherwise(bounds, bound)
             missed = simulations.refuted(self.ranked) - ranking.refuted
             others = min(left, ranking.left_without(missed))
             if not missed or others >= simulations.rival or ranking.cut_short:
@@ -258,6 +264,25 @@ class JointSearch:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
         return left, ranking.unseen
+
+    def _cut_otherwise(self, bounds: ChoiceBounds, bound: float) -> None:
+        """Simulate pipelines that do not fit although they were expected to, with other stages.
+
+        Parameters
+        ----------
+        bounds, bound
+            As of `_simulate`.
+        """
+        for _ in range(MOST_ROUNDS):
+            missed = self.simulations.refuted(self.ranked)
+            limit = self.simulations.rival * (1.0 + MARGIN)
+            alike = [one for one in self.ranked if one.choice in missed]
+            again = bounds.partly
+            rows = with_fitting_cuts(self.estimates, alike, again, refuted=missed, limit=limit)
+            if not (more := [one for one in rows if one not in self.ranked]):
+                return
+            self.ranked = sorted([*self.ranked, *more], key=lambda one: one.seconds)
+            self.simulations.run(more, bound, partly=bounds.partly)
 
     def _is_refuted(self, rows: Rows, left: float, bounds: ChoiceBounds) -> bool:
         """Whether every choice is known to hold more than a device has.

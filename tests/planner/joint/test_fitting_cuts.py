@@ -67,3 +67,15 @@ def test_stages_with_fewer_blocks_fit():
     # three, six, six and one block instead of these, with nothing computed again
     question |= {"pp": 4, "micro_batches": 16, "stage_blocks": (4, 5, 5, 2)}
     assert steps[1] < 0.95 * planner.simulate("llama3.2-1b", **question).step_time
+
+
+def test_stages_that_do_not_fit_after_all_are_cut_otherwise():
+    question = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 4, "input_size": 1024}
+    question |= {"precision": "bf16", "optimizer": "adam", "runtime": "megatron"}
+    plans = [
+        planner.optimize("bert-large", **question, memory=memory)
+        for memory in ("4436 MiB", "4701 MiB")
+    ]
+    # with the latter equal stages are expected to fit
+    assert plans[1].step_time_s <= plans[0].step_time_s
+    assert len(plans[1].stages) == 4
