@@ -127,13 +127,15 @@ class StageCosts:
             scatters = np.zeros_like(scatters)
         firsts, order = self.units.firsts, self.units.order
         stage = np.searchsorted(self.starts, firsts, side="right")
-        # backward, the unit before is the one behind; a forward pass follows a backward pass
+        # backward, the unit before is the one behind; all forward passes but one follow another one
         behind = np.zeros_like(gathers)
         same = stage[1:] == stage[:-1]
         behind[firsts[:-1]] = np.where(same, scatters[firsts[1:]], 0.0)
         before = np.zeros_like(gathers)
         opening = np.concatenate(([True], ~same))
-        before[firsts] = np.where(opening, scatters[firsts], 0.0)
+        before[firsts] = np.where(opening, scatters[firsts], 0.0) * (
+            1.0 - 1.0 / choice.micro_batches
+        )
         rows = []
         for work, moved in (
             (self.inside.forward, gathers + before),
@@ -141,5 +143,6 @@ class StageCosts:
         ):
             unit = np.bincount(self.units.owners, weights=work[order], minlength=len(work))
             # what is gathered behind computation slows it down
-            rows.append(np.maximum(unit, moved) + OVERLAP_FACTOR * np.minimum(unit, moved))
+            slowed = unit + OVERLAP_FACTOR * np.minimum(unit, moved)
+            rows.append(np.maximum(slowed, moved))
         return rows[0], rows[1]

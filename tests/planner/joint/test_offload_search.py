@@ -253,4 +253,4 @@ def test_estimates_tell_when_gradients_and_weights_leave(tmp_path, offload, zero
     choice = replace(next(filter(wanted, plain)), offload=offload)
     step, reason = tried(setting, choice.degrees, choice_runtime(DDP, zero))
     assert step is not None, reason
-    assert estimates.of(choice).seconds == pytest.approx(step.seconds, rel=0.04)
+    assert estimates.of(choice).seconds == pytest.approx(step.seconds, rel=0.05)
