@@ -148,7 +148,7 @@ class ChoiceBounds:
             every = (count - 1) * (travels - 2.0 * tied) + travels
             found = max(found, begin + (first + every + after) / pp)
         if choice.offload:
-            found = max(found, self._copied(choice, inside) / pp)
+            found = max(found, self._of_hosts(choice, inside) / pp)
         once = float(inside.least_before.sum()) if choice.fills_bubbles else total
         found = max(found + slowed, passed_on(choice, once, message, chain=in_turn) + tied)
         # those of a stage travel one after the other
@@ -271,20 +271,27 @@ class ChoiceBounds:
         """As of `MicroBatch.standing`. [B]"""
         return inside.standing(choice, self._ranks(choice, inside))
 
-    def _copied(self, choice: Choice, inside: MicroBatch) -> float:
-        """What all stages copy in the direction in which that takes longer. [s]
+    def _of_hosts(self, choice: Choice, inside: MicroBatch) -> float:
+        """What all stages take at least for copies, and for updates on hosts. [s]
 
         Some units stay where a backward pass follows its forward pass at once.
         """
         copies, count = self.estimates.copies(choice, inside), choice.micro_batches
-        rates = HostRates.of(self.setting, self.setting.gpus // choice.pp)
         moved = (copies.forward_out, copies.forward_in, copies.backward_in)
         away, there, back = (float(row.sum()) for row in moved)
         units = np.bincount(self.estimates.plain.unit_of_layer, weights=copies.backward_in)
         stay = UNITS * float(units.max())
-        out = count * max(away - stay, 0.0) + float(copies.update_out.sum())
-        into = count * (there + max(back - stay, 0.0)) + float(copies.update_in.sum())
-        return max(out, into) * rates.copy
+        out, into = count * max(away - stay, 0.0), count * (there + max(back - stay, 0.0))
+        last_out, last_in = float(copies.update_out.sum()), float(copies.update_in.sum())
+        updated, rates = float(copies.updated.sum()), HostRates.mean(self.setting)
+        shared = (out + last_out + into + last_in) * rates.shared + updated * rates.update
+        shared = max(shared, max(out + last_out, into + last_in) * rates.copy)
+        # the update waits for all gradients of a device, which hosts that update have by then
+        rates = HostRates.of(self.setting, self.setting.gpus // choice.pp)
+        if "optimizer" in choice.offload:
+            before = max(out + last_out, into) * rates.copy
+            return max(shared, before + max(updated * rates.update, last_in * rates.copy))
+        return max(shared, (max(out, into) + max(last_out, last_in)) * rates.copy)
 
     def _updates(self, choice: Choice, inside: MicroBatch) -> float:
         """Updates of all stages. [s]"""

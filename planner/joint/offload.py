@@ -7,6 +7,7 @@ processors of the hosts update the weights whose optimizer's state waits there.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ def least_copied(setting: Setting, choice: Choice, parameters: float) -> float:
     parameters
         Of a device whose weights are whole. [items]
     """
-    rates = HostRates.of(setting, setting.gpus // choice.pp)
+    rates = HostRates.mean(setting)
     ranks = choice.dp * choice.inside.cp
     cut = parameters / (ranks if choice.zero > 2 else 1)
     updated = parameters / (ranks if choice.zero else 1)
@@ -106,13 +107,39 @@ class HostRates:
         devices
             How many. [items]
         """
+        host = host_of(setting.cluster)
+        on_link = float(min(devices, host.devices_per_link))
+        return cls._shared(setting, on_link, min(devices, setting.cluster.devices_per_host))
+
+    @classmethod
+    def mean(cls, setting: Setting) -> HostRates:
+        """Where all devices of a question do the same, whichever of them at a time.
+
+        No link and no host is through before the mean of all.
+        """
+        gpus, host = setting.gpus, host_of(setting.cluster)
+        on_link = gpus / math.ceil(gpus / host.devices_per_link)
+        return cls._shared(
+            setting, on_link, gpus / math.ceil(gpus / setting.cluster.devices_per_host)
+        )
+
+    @classmethod
+    def _shared(cls, setting: Setting, on_link: float, in_host: float) -> HostRates:
+        """Where some devices share a link to a host, and some its memory.
+
+        Parameters
+        ----------
+        setting
+            The question.
+        on_link, in_host
+            How many. [items]
+        """
         cluster, training = setting.cluster, setting.machine.training
         host = host_of(cluster)
-        on_link = min(devices, host.devices_per_link) / host.link_bandwidth
-        each = min(devices, cluster.devices_per_host) / host.memory_bandwidth
+        each = in_host / host.memory_bandwidth
         _, _, traffic = TRAFFIC[f"{training.optimizer}_update", "forward"]
         return cls(
-            copy=max(on_link, each),
+            copy=max(on_link / host.link_bandwidth, each),
             shared=each,
             update=traffic * each,
             sent=float(training.held.weights),
