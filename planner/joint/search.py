@@ -31,6 +31,7 @@ from planner.joint.ranking import MARGIN, PASSED_OVER, Ranking, Rows
 from planner.joint.refined import with_refinements
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
+from planner.joint.shifted import shift_blocks
 from planner.joint.simulations import Simulations
 from planner.joint.variants import is_variant, lacked, with_variants
 from planner.joint.weights import LeastWeights
@@ -263,16 +264,11 @@ class JointSearch:
         if simulations.rival == math.inf:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
+        shift_blocks(simulations, bound)
         return left, ranking.unseen
 
     def _cut_otherwise(self, bounds: ChoiceBounds, bound: float) -> None:
-        """Simulate pipelines that do not fit although they were expected to, with other stages.
-
-        Parameters
-        ----------
-        bounds, bound
-            As of `_simulate`.
-        """
+        """Simulate pipelines that do not fit although they were expected to, with other stages."""
         for _ in range(MOST_ROUNDS):
             missed = self.simulations.refuted(self.ranked)
             limit = self.simulations.rival * (1.0 + MARGIN)

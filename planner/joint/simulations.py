@@ -39,7 +39,7 @@ MOST_SIMULATED = 3
 # nothing is faster, beside splits that are known (nearly always the answer) the second number, and
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
-# What all blocks but one may gain for some of them to be looked at one by one. [parts]
+# What all blocks but one must gain to be looked at one by one. [parts]
 WORTH_FEWER_AGAIN = 1e-3
 # So many of the fastest, and then of the smallest are simulated until one fits, and so many where
 # others were tried in vain. [items]
@@ -64,8 +64,8 @@ class Simulations:
         Why ways to train were left out, to which others are added.
     misfits
         What is told not to fit before it is simulated.
-    simulated, best
-        All that was simulated, and the fastest that fits.
+    simulated, best, chosen
+        All that was simulated, the fastest that fits, and the choice that it is of.
     cut_short
         Whether there was no time for all that is worth it.
     tried, fitting
@@ -87,6 +87,7 @@ class Simulations:
     splits: KnownSplits = NO_SPLITS
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
+    chosen: Choice | None = None
     cut_short: bool = False
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
@@ -162,9 +163,9 @@ class Simulations:
         for rows in alike_but_for_zero(near, self.misjudged.expected):
             for one in rows:
                 if not self._is_settled(one.choice) and self._is_faster(one):
-                    if work > MOST_WORK or not self._has_time(one.choice):
+                    if work > MOST_WORK or not self.has_time(one.choice):
                         return
-                    found = self._try(one.choice, bound)
+                    found = self.attempt(one.choice, bound)
                     work += self.pace.layers if found is None else self.pace.work(one.choice)
                 if one.choice in self.tried - self.fitting:
                     break
@@ -181,21 +182,20 @@ class Simulations:
             least = min((one.short for one in self.simulated), default=math.inf)
             work += self.pace.layers * choice.micro_batches  # as much, if none are folded
             enough = self.misfits.short[choice] >= least or work > MOST_COMPARED
-            if enough or not self._has_time(choice):
+            if enough or not self.has_time(choice):
                 return
-            self._try(choice, bound, anyhow=True)
+            self.attempt(choice, bound, anyhow=True)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
 
-        Beyond what is cheap, they are taken to be as far off as those of the same layout were. Over
-        random pairs of transformers that leaves half of the error.
+        Beyond what is cheap, they are taken to be as far off as those of the same layout were.
         """
         work, more, count = 0, 0, 0
         for one in rows:
             if one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
-            if self.simulated and not self._has_time(one.choice):
+            if self.simulated and not self.has_time(one.choice):
                 continue
             own = self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work + own > MOST_COMPARED
@@ -203,7 +203,7 @@ class Simulations:
             if enough and not cheap and self.misjudged.expected(one) > self.rival * (1.0 - MARGIN):
                 continue
             work, more = work + own, more + own * enough
-            found = self._try(one.choice, bound)
+            found = self.attempt(one.choice, bound)
             count += found is not None and found.fits
             self.misjudged.learn(one, found)
 
@@ -230,14 +230,14 @@ class Simulations:
             enough |= self.misjudged.expected(fewest) >= self.best.seconds * (
                 1.0 - WORTH_FEWER_AGAIN
             )
-            if enough or not self._has_time(one.choice):
+            if enough or not self.has_time(one.choice):
                 return
-            found = self._try(one.choice, bound) if one.memory <= most else None
+            found = self.attempt(one.choice, bound) if one.memory <= most else None
             self.misjudged.learn(one, found)
             if found is not None and found.fits:
                 rows += one_fewer_again(self.estimates, one.choice)
 
-    def _has_time(self, choice: Choice) -> bool:
+    def has_time(self, choice: Choice) -> bool:
         """Whether there is time to simulate a choice."""
         self.cut_short |= not (allowed := self.pace.allows(choice))
         return allowed
@@ -294,9 +294,9 @@ class Simulations:
             for other in () if enough else members:
                 if not self._is_settled(other):
                     # each of them takes time that the next one lacks
-                    if enough := not self._has_time(other):
+                    if enough := not self.has_time(other):
                         break
-                    self._try(other, min(left, row.least))
+                    self.attempt(other, min(left, row.least))
             if enough:
                 while row is not None and not self._open(contenders, row):
                     row = contenders.pop(turn, self._limit)
@@ -327,7 +327,7 @@ class Simulations:
         """Whether a choice was simulated, or fits with less computed again, which is faster."""
         return choice in self.tried or not self.fitting.isdisjoint(choice.less_again())
 
-    def _try(self, choice: Choice, bound: float, *, anyhow: bool = False) -> StagedStep | None:
+    def attempt(self, choice: Choice, bound: float, *, anyhow: bool = False) -> StagedStep | None:
         """Simulate a choice, unless it was; keep it where it is the best that fits.
 
         Parameters
@@ -355,6 +355,6 @@ class Simulations:
         if found.fits:
             self.fitting.add(choice)
         if found.fits and found.seconds < self.rival and self.splits.give_way_to(found):
-            self.best = found
+            self.best, self.chosen = found, choice
             self.options.tell("simulating", found.seconds, bound)
         return found

@@ -239,12 +239,12 @@ def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
         misfits=Misfits(setting=setting, least=LeastOfStages(setting)),
     )
     # while nothing fits, all that is tried says how much is missing
-    assert tries._try(large, 0.0) is None
+    assert tries.attempt(large, 0.0) is None
     assert tries.misfits.short[large] > 0.0
-    assert not tries._try(large, 0.0, anyhow=True).fits
-    assert tries._try(small, 0.0).fits
+    assert not tries.attempt(large, 0.0, anyhow=True).fits
+    assert tries.attempt(small, 0.0).fits
     tries.tried.clear()
-    assert tries._try(large, 0.0) is None
+    assert tries.attempt(large, 0.0) is None
     assert len(laid_out) == 3
     assert len(tries.simulated) == 2
     assert tries.left_out == []

@@ -65,13 +65,13 @@ def test_each_simulation_of_a_proof_asks_whether_there_is_time(config, monkeypat
     reserved = load_cluster(QUESTION["cluster"]).device.reserved_memory
     memory = reserved + 0.8 * (free.peak_memory - reserved)
     tried = []
-    simulate = Simulations._try
+    simulate = Simulations.attempt
 
     def counted(self, choice, bound):
         tried.append(choice)
         return simulate(self, choice, bound)
 
-    monkeypatch.setattr(Simulations, "_try", counted)
+    monkeypatch.setattr(Simulations, "attempt", counted)
     forbid = "pipeline,tensor,context,offload"
     planner.optimize(config, memory=memory, forbid=forbid, **QUESTION)
     assert len(tried) > most  # there is more to simulate

@@ -45,7 +45,7 @@ def test_what_may_fit_is_tried_after_a_slow_plan_was_found():
     slow = [one for one in ranked if one.seconds > found.best.seconds * 1.6]
     for one in sorted(slow, key=lambda one: one.memory):
         if simulations.best is None:
-            simulations._try(one.choice, 0.0)
+            simulations.attempt(one.choice, 0.0)
     assert simulations.best is not None
     assert simulations.best.seconds > found.best.seconds * 1.5
     simulations.run_untried(ranked, 0.0)

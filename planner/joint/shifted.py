@@ -1,0 +1,78 @@
+"""Pipelines whose stages get a block more or less than the cut that is estimated to be the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from costmodels.errors import InputError
+from planner.joint.choices import Choice
+from planner.joint.cuts import WORTH_BALANCING
+from planner.joint.estimate import Estimate, Estimates
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN
+from planner.joint.simulations import MOST_WORK, Simulations
+
+# Moves that are simulated, the fastest by their estimates first. [items]
+MOST_SHIFTED = 3
+# What a move gains for others to be tried from there. [parts]
+LEAST_GAIN = 1e-3
+
+
+def shift_blocks(simulations: Simulations, bound: float) -> None:
+    """Move blocks of the best pipeline to neighbouring stages while that is faster, and cheap.
+
+    Parameters
+    ----------
+    simulations, bound
+        What was simulated, and what no choice takes less than. [s]
+    """
+    work, capacity = 0, simulations.setting.cluster.device.memory
+    while simulations.best is not None and simulations.chosen is not None:
+        before = simulations.best.seconds
+        # equal stages stay where others are hardly faster
+        equal = not simulations.chosen.blocks
+        most = before * (1.0 + (-WORTH_BALANCING if equal else MARGIN))
+        rows = shifted(simulations.estimates, simulations.chosen)
+        fitting = (one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN))
+        near = [one for one in fitting if simulations.misjudged.expected(one) < most]
+        for one in near[:MOST_SHIFTED]:
+            work += simulations.pace.work(one.choice)
+            if work > MOST_WORK or not simulations.has_time(one.choice):
+                return
+            simulations.attempt(one.choice, bound)
+        if simulations.best.seconds >= before * (1.0 - LEAST_GAIN):
+            return
+
+
+def shifted(estimates: Estimates, choice: Choice) -> list[Estimate]:
+    """Estimates of a choice with a block moved to a neighbouring stage, the fastest first.
+
+    Parameters
+    ----------
+    estimates, choice
+        Makes them, and the choice.
+    """
+    cuts = estimates.cuts
+    if choice.pp == 1 or choice.chunks > 1 or not cuts.first or cuts.by_shares:
+        return []
+    blocks = choice.blocks or (len(cuts.first) // choice.parts,) * choice.parts
+    least = [1] * (len(blocks) - 1) + [0 if len(cuts.pieces) > len(cuts.first) else 1]
+    found = []
+    for other in _neighbouring_cuts(blocks):
+        if all(count >= most for count, most in zip(other, least, strict=True)):
+            try:
+                found.append(estimates.of(replace(choice, blocks=other)))
+            except InputError:
+                continue
+    return sorted(found, key=lambda one: one.seconds)
+
+
+def _neighbouring_cuts(blocks: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Blocks of each stage with one of them in the stage before or behind."""
+    for one, other in pairwise(range(len(blocks))):
+        for giving, taking in ((one, other), (other, one)):
+            moved = list(blocks)
+            moved[giving] -= 1
+            moved[taking] += 1
+            yield tuple(moved)
