@@ -118,7 +118,7 @@ class Estimates:
         best = _quickest(rows)
         found = _quickest([one for one in rows if one.memory <= capacity] or rows)
         if found is not best:
-            self.too_large[choice] = best
+            self.too_large[found.choice] = best
         return found
 
     def most_again(self, choice: Choice) -> int:
