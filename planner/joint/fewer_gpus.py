@@ -261,7 +261,7 @@ class FewerGpus:
         ranked, _ = ranking.of(rows, every=False)
         room = capacity * (1.0 + MEMORY_MARGIN)
         partly, hybrid = self.wishes.leaves_some_again, self.wishes.leaves_shards
-        ranked = with_refinements(ranked, ranking, partly=partly, hybrid=hybrid)
+        ranked = with_refinements(ranked, ranking, partly=partly, hybrid=hybrid, limit=most)
         if partly:
             full = (one for one in ranked if one.choice.inside.recompute == "full")
             near = next((one.choice for one in full if one.memory <= room), None)

@@ -94,13 +94,13 @@ def _fitting(
         return
     again = replace(one.choice, inside=replace(one.choice.inside, recompute="full"))
     most = len(estimates.cuts.first) - again.pp
-    low, high = 1, most + 1
+    least, low, high = _besides(estimates), 1, most + 1
     while low < high:
         middle = (low + high) // 2
-        if _cut_to_fit(estimates, replace(again, again=middle), room) is None:
-            low = middle + 1
-        else:
+        if Loads.of(estimates, replace(again, again=middle)).cut(again.pp, room - least):
             high = middle
+        else:
+            low = middle + 1
     for count in range(low, min(low + MOST_COUNTS, most + 1)):
         other = _cut_to_fit(estimates, replace(again, again=count), room)
         if other is not None:
@@ -238,7 +238,7 @@ def _cut_to_fit(estimates: Estimates, choice: Choice, room: float) -> Estimate |
         What a device may hold. [B]
     """
     loads, cuts = Loads.of(estimates, choice), estimates.cuts
-    besides = estimates.setting.cluster.device.reserved_memory
+    besides = _besides(estimates)
     for _ in range(MOST_CUTS):
         pieces = loads.cut(choice.pp, room - besides)
         if not pieces:
@@ -250,3 +250,8 @@ def _cut_to_fit(estimates: Estimates, choice: Choice, room: float) -> Estimate |
         # what passes hold besides depends on the cut a little
         besides = max(besides, one.memory - loads.stages(pieces)[1])
     return None
+
+
+def _besides(estimates: Estimates) -> float:
+    """What a device holds at least besides its stages. [B]"""
+    return estimates.setting.cluster.device.reserved_memory
