@@ -64,12 +64,12 @@ class Simulations:
         Why ways to train were left out, to which others are added.
     misfits
         What is told not to fit before it is simulated.
-    simulated, best, chosen
-        All that was simulated, the fastest that fits, and the choice that it is of.
+    simulated, best
+        All that was simulated, and the fastest that fits.
     cut_short
         Whether there was no time for all that is worth it.
     tried, fitting
-        The choices that were simulated, and those of them that fit.
+        The choices that were simulated, and what those of them take that fit. [s]
     misjudged
         How far off estimates were.
     known
@@ -87,10 +87,9 @@ class Simulations:
     splits: KnownSplits = NO_SPLITS
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
-    chosen: Choice | None = None
     cut_short: bool = False
     tried: set[Choice] = field(default_factory=set)
-    fitting: set[Choice] = field(default_factory=set)
+    fitting: dict[Choice, float] = field(default_factory=dict)
     misjudged: Misjudged = field(init=False)
     known: PiecesByBatch = field(default_factory=dict)
 
@@ -106,7 +105,7 @@ class Simulations:
     def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
         """What was estimated to fit, and does not."""
         capacity = self.setting.cluster.device.memory
-        missed = self.tried - self.fitting
+        missed = self.tried - self.fitting.keys()
         return {one.choice for one in ranked if one.memory <= capacity and one.choice in missed}
 
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
@@ -167,7 +166,7 @@ class Simulations:
                         return
                     found = self.attempt(one.choice, bound)
                     work += self.pace.layers if found is None else self.pace.work(one.choice)
-                if one.choice in self.tried - self.fitting:
+                if one.choice in self.tried - self.fitting.keys():
                     break
 
     def _is_faster(self, one: Estimate) -> bool:
@@ -325,7 +324,7 @@ class Simulations:
 
     def _is_settled(self, choice: Choice) -> bool:
         """Whether a choice was simulated, or fits with less computed again, which is faster."""
-        return choice in self.tried or not self.fitting.isdisjoint(choice.less_again())
+        return choice in self.tried or not self.fitting.keys().isdisjoint(choice.less_again())
 
     def attempt(self, choice: Choice, bound: float, *, anyhow: bool = False) -> StagedStep | None:
         """Simulate a choice, unless it was; keep it where it is the best that fits.
@@ -353,8 +352,8 @@ class Simulations:
         self.simulated.append(found)
         misfits.short.pop(choice, None)
         if found.fits:
-            self.fitting.add(choice)
+            self.fitting[choice] = found.seconds
         if found.fits and found.seconds < self.rival and self.splits.give_way_to(found):
-            self.best, self.chosen = found, choice
+            self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found
