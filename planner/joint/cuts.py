@@ -15,6 +15,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import block_numbers, cut_stages, is_transformer
 from costmodels.strategy.shares import cut_by_shares
+from planner.joint.choices import Choice
 
 Floats = NDArray[np.float64]
 # By so much the heaviest stage must be lighter before stages get different numbers of blocks.
@@ -63,6 +64,10 @@ class Cuts:
             return not self.by_shares or bool(self.starts(parts))
         except InputError:
             return False
+
+    def are_many(self, choice: Choice) -> bool:
+        """Whether stages may have other numbers of blocks; several of a group have known ones."""
+        return not self.by_shares and choice.chunks == 1 < choice.pp < len(self.pieces)
 
     def starts(
         self, parts: int, blocks: Sequence[int] = (), work: Floats | None = None

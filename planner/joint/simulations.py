@@ -263,7 +263,7 @@ class Simulations:
 
         Returns
         -------
-        What no choice that fits takes less than. [s]
+        What no choice that fits takes less than, with whatever numbers of blocks. [s]
         """
         if self.rival == math.inf:
             return 0.0  # there is no plan to bound
@@ -271,7 +271,8 @@ class Simulations:
         contenders = Contenders(bounds, ranked, passed, may_offload, self.pace.deadline)
         for turn in range(TURNS):
             left = self._proven(contenders, turn, left)
-        return left
+        many = filter(self.estimates.cuts.are_many, self.tried)
+        return min([left, *map(bounds.of, many)])
 
     def _proven(self, contenders: Contenders, turn: int, left: float) -> float:
         """As `prove`, of the choices of a turn.

@@ -51,7 +51,9 @@ def test_what_may_fit_is_tried_after_a_slow_plan_was_found():
     simulations.run_untried(ranked, 0.0)
     assert simulations.best.seconds <= found.best.seconds * (1.0 + MARGIN)
     # what is not tried holds more than what does not fit
-    missed = {replace(one, zero=one.zero // 3) for one in simulations.tried - simulations.fitting.keys()}
+    missed = {
+        replace(one, zero=one.zero // 3) for one in simulations.tried - simulations.fitting.keys()
+    }
     for one in ranked:
         near = one.memory <= capacity * (1.0 + MEMORY_MARGIN)
         if near and one.seconds < simulations.best.seconds * (1.0 - MARGIN):
