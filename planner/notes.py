@@ -9,6 +9,9 @@ from search.problem.notes import Note as AnswerNote
 
 AnyNote = AnswerNote | EstimateNote
 
+# Why a usual strategy has no time.
+NO_TIME = "the time limit left no time"
+
 # By kind the sentence, with the facts of the note by their names.
 WORDS: Mapping[str, str] = {
     # the solvers

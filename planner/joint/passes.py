@@ -68,7 +68,9 @@ def activations(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
         Of each stage and micro-batch: for the backward pass, and after it for that of weights. [B]
     """
     if choice.chunks == 1:
-        return held_of_stages(choice, kept[0], waiting[0])
+        rows = [flying * kept[0] + left * waiting[0] for flying, left in under_way(choice)]
+        most: Floats = np.max(rows, axis=0)
+        return most
     order = np.arange(choice.pp)
     count = choice.micro_batches
     ahead = 2 * (choice.pp - order - 1) + (choice.chunks - 1) * choice.pp + 1
@@ -150,19 +152,4 @@ def under_way(choice: Choice) -> list[tuple[Floats, Floats]]:
         for through in (order, count - flying, np.full(choice.pp, count)):
             ready = np.clip(through, 0, count)
             found.append((np.minimum(flying, count - ready), np.minimum(ready, order)))
-    return found
-
-
-def held_of_stages(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
-    """What micro-batches hold at most in each group of one stage. [B]
-
-    Parameters
-    ----------
-    choice
-        Stages and micro-batches.
-    kept, waiting
-        Of each stage and micro-batch: for the backward pass, and after it for that of weights. [B]
-    """
-    rows = [flying * kept + left * waiting for flying, left in under_way(choice)]
-    found: Floats = np.max(rows, axis=0)
     return found

@@ -239,13 +239,7 @@ class GroupedPipelines:
     ) -> Floats:
         """Weights, gradients and optimizer state of every layer. [B]"""
         each = np.array([float(exchanges.ranks(stages, cut)) for cut in inside.cuts] + [1.0])
-        ranks = each[inside.cut_of]
-        found: Floats = (
-            inside.weights
-            + inside.gradients / (ranks if one.zero > 1 else 1.0)
-            + inside.state / (ranks if one.zero > 0 else 1.0)
-        )
-        return found
+        return inside.standing(one.choice(self.setting.batch), each[inside.cut_of])
 
     def _seconds(
         self,

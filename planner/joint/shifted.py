@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from costmodels.errors import InputError
 from planner.joint.choices import Choice
 from planner.joint.cuts import WORTH_BALANCING
 from planner.joint.estimate import Estimate, Estimates
@@ -59,17 +58,14 @@ def shifted(estimates: Estimates, choice: Choice) -> list[Estimate]:
         Makes them, and the choice.
     """
     cuts = estimates.cuts
-    if choice.pp == 1 or choice.chunks > 1 or not cuts.first or cuts.by_shares:
+    if not cuts.are_many(choice):
         return []
     blocks = choice.blocks or (len(cuts.first) // choice.parts,) * choice.parts
     least = [1] * (len(blocks) - 1) + [0 if len(cuts.pieces) > len(cuts.first) else 1]
     found = []
     for other in _neighbouring_cuts(blocks):
         if all(count >= most for count, most in zip(other, least, strict=True)):
-            try:
-                found.append(estimates.of(replace(choice, blocks=other)))
-            except InputError:
-                continue
+            found.append(estimates.of(replace(choice, blocks=other)))
     return sorted(found, key=lambda one: one.seconds)
 
 

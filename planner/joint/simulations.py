@@ -272,7 +272,7 @@ class Simulations:
         for turn in range(TURNS):
             left = self._proven(contenders, turn, left)
         many = filter(self.estimates.cuts.are_many, self.tried)
-        return min([left, *map(bounds.of, many)])
+        return min([left, *map(bounds.of, {replace(one, blocks=(), again=0) for one in many})])
 
     def _proven(self, contenders: Contenders, turn: int, left: float) -> float:
         """As `prove`, of the choices of a turn.

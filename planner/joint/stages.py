@@ -127,7 +127,8 @@ class StageCosts:
             scatters = np.zeros_like(scatters)
         firsts, order = self.units.firsts, self.units.order
         stage = np.searchsorted(self.starts, firsts, side="right")
-        # backward, the unit before is the one behind; all forward passes but one follow another one
+        # backward, the unit before is the one behind; each forward pass but the first follows a
+        # backward pass
         behind = np.zeros_like(gathers)
         same = stage[1:] == stage[:-1]
         behind[firsts[:-1]] = np.where(same, scatters[firsts[1:]], 0.0)

@@ -9,7 +9,7 @@ from costmodels.step.training import Training
 from costmodels.step.utilisation import model_flops
 from costmodels.strategy import Stage, Strategy
 from costmodels.units import format_bytes
-from planner.notes import AnyNote, words
+from planner.notes import NO_TIME, AnyNote, words
 from planner.plan import (
     Baseline,
     Finalist,
@@ -232,7 +232,7 @@ def _baseline(
     if isinstance(rows, Infeasible):
         reason = rows.reason
     elif trial is None and deadline is not None and deadline.passed:
-        reason, costed = "the time limit left no time", False
+        reason, costed = NO_TIME, False
     if reason:
         return Baseline(
             name=name,

@@ -20,6 +20,7 @@ from costmodels.simulation.shared_pieces import KnownPieces, PiecesByBatch
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes
+from planner.notes import NO_TIME
 from planner.plan import Baseline
 from planner.request.by_degrees import (
     pieces_of_batch,
@@ -323,7 +324,7 @@ def usual_trials(
     rows, longest = [], 0.0
     known = {} if known is None else known
     for name, degrees in (usual or usual_degrees(setting)).items():
-        step, reason, costed = None, "the time limit left no time", False
+        step, reason, costed = None, NO_TIME, False
         if deadline.remaining > longest:
             began = time.monotonic()
             other = usual_runtime(name, degrees)
@@ -339,7 +340,9 @@ def usual_trials(
                     break
                 half = next(number for number in range(size, 0, -1) if share % number == 0)
                 degrees = replace(degrees, micro_batch_size=half)
-            if step is None and name == "data":
+            if step is None and not reason:
+                reason, costed = NO_TIME, False
+            elif step is None and name == "data":
                 step, reason = _with_unequal_shares(setting, under)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)

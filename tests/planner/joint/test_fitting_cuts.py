@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
 import planner
+from costmodels.cluster import load_cluster
 from planner.joint.fitting import Loads
 
 
@@ -88,3 +90,26 @@ def test_blocks_of_the_best_pipeline_are_moved_between_stages():
     # what is estimated to be the best cut
     blocks = {"pp": 6, "micro_batches": 8, "stage_blocks": (4, 5, 5, 5, 4, 1)}
     assert plan.step_time_s < 0.98 * planner.simulate("bert-large", **question, **blocks).step_time
+
+
+@pytest.mark.parametrize("room", [1.0, 0.75])
+def test_no_cut_undercuts_the_bound_whatever_is_computed_again(tmp_path, room):
+    path = tmp_path / "config.json"
+    rows = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024}
+    rows |= {"num_attention_heads": 8, "num_hidden_layers": 6, "vocab_size": 4000}
+    path.write_text(json.dumps({**rows, "max_position_embeddings": 512}))
+    question = {"gpus": 3, "cluster": "aws-p3.2xlarge", "global_batch_size": 4}
+    free = planner.optimize(str(path), **question, keep="pp=3")
+    reserved = load_cluster("aws-p3.2xlarge").device.reserved_memory
+    question["memory"] = reserved + room * (free.peak_memory - reserved)
+    plan = planner.optimize(str(path), **question, keep="pp=3,micro_batches=4")
+    best = math.inf
+    for cut in [*compositions(6, 3), *((*two, 0) for two in compositions(6, 2))]:
+        for again in ("none", 1, 2, "full"):
+            for schedule in ("1f1b", "zero-bubble"):
+                ways = {"pp": 3, "micro_batches": 4, "stage_blocks": cut, "schedule": schedule}
+                step = planner.simulate(str(path), **question, **ways, recompute=again)
+                if step.fits:
+                    best = min(best, step.step_time)
+    assert plan.search.lower_bound_s <= best * (1.0 + 1e-9)
+    assert plan.step_time_s <= best * 1.01
