@@ -60,8 +60,8 @@ def with_fewer_again(
     for least, one in sorted(rows, key=lambda row: row[0])[:MOST_REFINED]:
         if least > best:
             break
-        fewest = {_fewest(estimates, one, part * capacity) for part in FILLED} - {one.choice}
-        found += map(estimates.of, sorted(fewest, key=lambda choice: choice.again))
+        fewest = [choice for choice in fewest_again(estimates, one) if choice != one.choice]
+        found += map(estimates.of, fewest)
         best = min(
             [best, *(new.seconds for new in found[-len(FILLED) :] if new.memory <= capacity)]
         )
@@ -97,6 +97,19 @@ def one_fewer_again(estimates: Estimates, choice: Choice) -> list[Estimate]:
     """
     count = choice.again or estimates.most_again(choice)
     return [estimates.of(replace(choice, again=count - 1))] if count > 1 else []
+
+
+def fewest_again(estimates: Estimates, full: Estimate) -> list[Choice]:
+    """Choices that compute as few blocks again as it takes to fill parts of the memory.
+
+    Parameters
+    ----------
+    estimates, full
+        As of `_fewest`.
+    """
+    capacity = estimates.setting.cluster.device.memory
+    found = {_fewest(estimates, full, part * capacity) for part in FILLED}
+    return sorted(found, key=lambda choice: choice.again)
 
 
 def _fewest(estimates: Estimates, full: Estimate, most: float) -> Choice:

@@ -5,12 +5,14 @@ Known as hybrid sharding. Its gradients are reduced over those ranks, and summed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.joint.choices import Choice, divisors
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.exchanges import Exchanges
+from planner.joint.fewer_again import fewest_again
 from planner.joint.micro_batch import MicroBatch
 
 # Ways to train of which that is estimated, the fastest first. [items]
@@ -39,7 +41,9 @@ def shard_sizes(choice: Choice, inside: MicroBatch, exchanges: Exchanges) -> lis
     return sorted(found - {1, below}, reverse=True)
 
 
-def with_fewer_shards(estimates: Estimates, ranked: Sequence[Estimate]) -> list[Estimate]:
+def with_fewer_shards(
+    estimates: Estimates, ranked: Sequence[Estimate], *, partly: bool = False
+) -> list[Estimate]:
     """Estimates with those of weights cut over fewer ranks, the fastest first.
 
     Parameters
@@ -48,15 +52,46 @@ def with_fewer_shards(estimates: Estimates, ranked: Sequence[Estimate]) -> list[
         Makes them.
     ranked
         Those of all choices, the fastest first.
+    partly
+        Whether as many blocks are computed again as it takes to fit.
     """
     capacity, found = estimates.setting.cluster.device.memory, list(ranked)
-    cut = (one for one in ranked if one.choice.zero == 3 and one.memory <= capacity)
-    for one, _ in zip(cut, range(MOST_REFINED), strict=False):
-        choice = one.choice
+    fitting = [one for one in ranked if one.memory <= capacity]
+    best = min((one.seconds for one in fitting), default=math.inf)
+    cut = [one.choice for one in fitting if one.choice.zero == 3][:MOST_REFINED]
+    seen: set[Choice] = set()
+    for choice in cut:
         inside = estimates.insides(3).of(choice.inside, choice.samples)
         for size in shard_sizes(choice, inside, estimates.exchanges):
             other = estimates.of(replace(choice, shard_size=size))
-            if other.memory > capacity:
+            if other.memory <= capacity:
+                new = [other]
+            elif partly and other.seconds < best:
+                new = _that_fit(estimates, other.choice)
+            else:
+                new = []
+            if not new:
                 break  # fewer hold more
-            found.append(other)
+            found += [one for one in new if one.choice not in seen]
+            seen.update(one.choice for one in new)
+            best = min([best, *(one.seconds for one in new if one.memory <= capacity)])
     return sorted(found, key=lambda one: one.seconds)
+
+
+def _that_fit(estimates: Estimates, choice: Choice) -> list[Estimate]:
+    """Estimates of a choice with as many blocks computed again as it takes to fit, if that helps.
+
+    Parameters
+    ----------
+    estimates
+        Makes them.
+    choice
+        Does not fit.
+    """
+    if estimates.most_again(choice) < 1:
+        return []
+    again = replace(choice.inside, recompute="full")
+    full = estimates.of(replace(choice, inside=again, again=0))
+    if full.memory > estimates.setting.cluster.device.memory:
+        return []
+    return [estimates.of(one) for one in fewest_again(estimates, full)]

@@ -40,5 +40,5 @@ def with_refinements(
         rows = with_fewer_again(estimates, rows, refuted, limit)
     rows = with_fitting_cuts(estimates, rows, partly, refuted=refuted, limit=limit)
     if hybrid:
-        rows = with_fewer_shards(estimates, rows)
+        rows = with_fewer_shards(estimates, rows, partly=partly)
     return with_unequal_stages(estimates, rows)

@@ -119,7 +119,8 @@ class Wishes:
     @property
     def leaves_some_again(self) -> bool:
         """Whether some blocks may be computed again: frameworks compute all of them or none."""
-        return "recompute" not in self.keep and self.framework is None
+        free = "recompute" not in self.keep and "recompute" not in self.forbid
+        return free and self.framework is None
 
     @property
     def leaves_shards(self) -> bool:

@@ -12,7 +12,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
-from planner.joint.hybrid import shard_sizes
+from planner.joint.hybrid import shard_sizes, with_fewer_shards
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
 from planner.joint.wishes import Wishes, parse_keep
@@ -140,3 +140,30 @@ def test_none_are_left_where_few_ranks_hold_the_same_weights(config):
         replace(cut, offload=("weights",)),
     ):
         assert shard_sizes(other, inside, estimates.exchanges) == []
+
+
+def test_as_many_blocks_are_computed_again_as_fewer_shards_take_to_fit(config):
+    def asked(memory):
+        setting = resolve(make_request("optimize", {**QUESTION, "model": config, "memory": memory}))
+        estimates = Estimates(setting, searched_runtime(setting))
+        rows = choices(setting, list(insides(setting, ("none",))))
+        return estimates, next(one for one in rows if one.zero == 3 and one.dp == 16)
+
+    estimates, choice = asked(None)
+    few = replace(choice, shard_size=8)
+    again = replace(choice.inside, recompute="full")
+    everything = replace(few, inside=again)
+    least, most = estimates.of(everything).memory, estimates.of(few).memory
+    assert estimates.of(choice).memory < least  # so that all ranks together need not
+    estimates, choice = asked(f"{(least + most) / 2**31:.4f} GiB")
+    whole = [estimates.of(choice)]
+    assert with_fewer_shards(estimates, whole) == whole
+    found = with_fewer_shards(estimates, whole, partly=True)
+    part = [one.choice for one in found if one.choice.shard_size == 8]
+    fits = [
+        number
+        for number in range(1, estimates.most_again(few))
+        if estimates.of(replace(everything, again=number)).memory
+        <= estimates.setting.cluster.device.memory
+    ]
+    assert replace(everything, again=min(fits)) in part
