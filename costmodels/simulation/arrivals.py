@@ -19,7 +19,7 @@ from costmodels.step.training import Training
 _COMPUTES = ("forward", "recompute", "backward", "backward of weight")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shards:
     """What a rank has of the weights of a stage.
 
@@ -41,6 +41,12 @@ class Shards:
     def is_cut(self, name: str) -> bool:
         """Whether a layer has a weight of which each rank keeps a part only."""
         return self.program.pieces[name].numbers > 0.0 and self.cuts(name) > 1
+
+    @cached_property
+    def moved(self) -> frozenset[str]:
+        """The layers whose weight does not lie whole where it is read."""
+        names = [layer.name for layer in self.program.layers]
+        return frozenset(n for n in names if self.is_cut(n) or self.in_host(n) is not None)
 
     def in_host(self, name: str) -> str | None:
         """The layer whose weight a layer reads, where that waits in the host."""
@@ -66,10 +72,12 @@ class WeightArrivals:
         self.operations: list[Operation] = []
         self.unit_ends: dict[Key, Key] = {}
         self._read: dict[Key, tuple[Operation, ...]] = {}
+        if not shards.moved:
+            return
         rows = [op for op in shards.program.phases[phase] if op.kind in _COMPUTES]
         units: dict[str, dict[str, None]] = {}
         for operation in rows:
-            if shards.is_cut(operation.name) or shards.in_host(operation.name) is not None:
+            if operation.name in shards.moved:
                 units.setdefault(unit_of(operation.name), {})[operation.name] = None
         brought: list[Operation] = []
         # a part that is gathered is read in the whole

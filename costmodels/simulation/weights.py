@@ -51,6 +51,7 @@ class WeightWork:
         self.pulled_with: dict[str, Key] = {}
         self.update_waits: list[Ref] = []
         self._summed: dict[str, Ref] = {}
+        self._cuts: dict[str, dict[str, int]] = {}
         self.buckets = runtime_buckets(program.layers, program.pieces, runtime, training, memory)
         self._reductions = self._reduce()
         self.tied_operations: list[Operation] = []
@@ -64,7 +65,11 @@ class WeightWork:
 
     def cuts(self, name: str, what: str) -> int:
         """Ranks that one of a layer's tensors is cut over. [items]"""
-        return math.prod(self.shard_group(name)) if getattr(self.memory(name), what) else 1
+        if name not in self._cuts:
+            config, ranks = self.memory(name), math.prod(self.shard_group(name))
+            rows = {"weights": config.weights, "gradients": config.gradients, "state": config.state}
+            self._cuts[name] = {each: ranks if cut else 1 for each, cut in rows.items()}
+        return self._cuts[name][what]
 
     def shard_group(self, name: str) -> Group:
         """Members of the groups that a layer's tensors are cut over: inner ones first. [items]"""

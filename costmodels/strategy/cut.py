@@ -140,13 +140,14 @@ def _reach(total: Sequence[float], start: int, limit: float) -> int:
 def crossing_tensors(graph: Graph) -> list[tuple[int, int]]:
     """Activations that cross a cut before each layer: how many, and their elements. [items]"""
     order = {layer.name: i for i, layer in enumerate(graph.compute_layers)}
-    count = np.zeros((len(order) + 1, 2), dtype=np.int64)
+    counts, sizes = [0] * (len(order) + 1), [0] * (len(order) + 1)
     for name, i in order.items():
         last = max((order[edge.target] for edge in graph.consumers[name]), default=i)
-        steps = np.array([1, graph.layers[name].output.size])
-        count[i + 1] += steps
-        count[last + 1] -= steps
-    return [(int(n), int(size)) for n, size in count.cumsum(axis=0)[: len(order)]]
+        size = graph.layers[name].output.size
+        for place, sign in ((i + 1, 1), (last + 1, -1)):
+            counts[place] += sign
+            sizes[place] += sign * size
+    return list(zip(accumulate(counts[:-1]), accumulate(sizes[:-1]), strict=True))
 
 
 def cut_graph(

@@ -201,7 +201,7 @@ class ChoiceBounds:
         key = (choice.split, choice.samples, choice.zero > 2, apart)
         if key not in self.series:
             rows = kept.computed - kept.apart if apart else kept.computed
-            self.series[key] = self.floors.sums(rows.tolist())
+            self.series[key] = self.floors.sums(rows[None])[0]
         return self.series[key]
 
     def _filled(self, choice: Choice, inside: MicroBatch, message: float) -> float:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Condition = tuple[list[float], list[float]]
+Condition = tuple[Floats, Floats]
 # The bound is found by bisection, up to that part of itself.
 EXACT = 1e-3
+# Stages that are looked at together first, and then about as many more as there were.
+AT_ONCE = 16
 
 
 def least_filled(
@@ -112,20 +114,19 @@ def may_fill_by_layers(
     # a stage that ends with a layer waits for the blocks after that of the layer
     after = around[-1] - np.concatenate((around[:1], _after_blocks(around)))
     none = np.zeros(size + 1)
-
-    @cache
-    def last(n: int) -> Condition:
-        return _condition(n * before + (count - n) * whole, around, none)
-
-    @cache
-    def flying(n: int) -> Condition:
-        return _condition((count - n + 1) * whole, ahead, after)
-
-    first, begin = _condition(count * whole, ahead, none), 0
+    first, begin = _conditions(count * whole[None], ahead, none)[0], 0
+    last: list[Condition] = []
+    flying: list[Condition] = []
     for stage in range(pp):
-        conditions = first, last(min(stage + 1, count)), flying(min(pp - stage, count))
+        if stage == len(last):
+            stages = np.arange(stage, min(2 * stage + AT_ONCE, pp))[:, None]
+            ended = np.minimum(stages + 1, count)
+            last += _conditions(ended * before + (count - ended) * whole, around, none)
+            left = count - np.minimum(pp - stages, count) + 1
+            flying += _conditions(left * whole, ahead, after)
         reached = min(
-            bisect_right(least, seconds + waited[begin]) - 1 for least, waited in conditions
+            int(least.searchsorted(seconds + waited[begin], "right")) - 1
+            for least, waited in (first, last[stage], flying[stage])
         )
         begin = max(begin, reached)
         if begin >= size:
@@ -133,19 +134,21 @@ def may_fill_by_layers(
     return False
 
 
-def _condition(work: Floats, waits: Floats, rest: Floats) -> Condition:
+def _conditions(work: Floats, waits: Floats, rest: Floats) -> list[Condition]:
     """Work up to each layer, and what a step must have beside it for a stage from there on. [s]
 
     Parameters
     ----------
     work
-        On each layer. [s]
+        On each layer, for several stages: (stages, layers). [s]
     waits, rest
         What a stage that begins, or ends with a layer waits for. [s]
     """
-    ends = np.concatenate(([0.0], np.cumsum(work)))
-    least = np.minimum.accumulate((ends + rest)[::-1])[::-1]
-    return least.tolist(), np.maximum.accumulate(ends - waits).tolist()
+    ends = np.zeros((len(work), len(waits)))
+    work.cumsum(axis=1, out=ends[:, 1:])
+    least = np.minimum.accumulate((ends + rest)[:, ::-1], axis=1)[:, ::-1]
+    waited = np.maximum.accumulate(ends - waits, axis=1)
+    return list(zip(least, waited, strict=True))
 
 
 def _after_blocks(waits: Floats) -> Floats:

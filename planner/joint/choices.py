@@ -147,14 +147,22 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-def insides(setting: Setting) -> Iterator[Degrees]:
-    """Ways of tensor, context and expert parallelism, with what is computed again."""
+def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
+    """Ways of tensor, context and expert parallelism, with what is computed again.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    again
+        What may be computed again, all that can be by default.
+    """
     graph, shape = setting.graph, setting.machine.topology.shape
     attends = is_transformer(graph)
     experts = max((layer.dims.get("expert", 1) for layer in graph.compute_layers), default=1)
     sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
     local = math.prod(shape[: setting.cluster.host_index + 1])
-    again = recomputations(graph)
+    again = again or recomputations(graph)
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less
         if tp > local and setting.batch > setting.gpus // local:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import product
@@ -47,8 +47,10 @@ def pipelined(
     if chunks > 1 or not chain or pp == 1:
         return micro_batches * total / pp
     left = 1.0 - 1.0 / micro_batches
-    waits = sum(stage * left ** (pp - 1 - stage) for stage in range(pp)) / micro_batches
-    return (total + 2.0 * message * waits) / (1.0 - left**pp)
+    if message:
+        waits = sum(stage * left ** (pp - 1 - stage) for stage in range(pp)) / micro_batches
+        total += 2.0 * message * waits
+    return total / (1.0 - left**pp)
 
 
 class PipelineBounds:
@@ -124,34 +126,49 @@ class PipelineBounds:
         layers = [self.like[layer.name] for layer in self.setting.graph.compute_layers]
         for alike, numbers in devices.items():
             found = self._of_layers(sorted(numbers), largest[alike])
-            for key, rows in found.items():
-                if key not in self.known:
-                    self.known[key] = self.sums([rows[name].whole for name in layers])
-                    self.before[key] = self.sums([rows[name].before for name in layers])
-                    if not self.chain:
-                        each = [rows[name] for name in layers]
-                        times = [(one.split, one.before, one.forward) for one in each]
-                        self.layers[key] = np.array(times).T
-                    self.by_degrees[key] = self.known[key]
-                    if key[0] > 1 and not self.attends:
-                        self.by_degrees[key] = self.sums([rows[name].split for name in layers])
+            new = {key: rows for key, rows in found.items() if key not in self.known}
+            if new:
+                self._know(new, layers)
 
-    def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
-        """As of `micro_batch`, by what each layer takes.
+    def _know(
+        self, found: Mapping[tuple[int, int], Mapping[str, LeastPasses]], layers: Sequence[str]
+    ) -> None:
+        """Keep what micro-batches take at least.
 
         Parameters
         ----------
-        rows
-            Both passes of each layer. [s]
+        found
+            As `_of_layers` returns it.
+        layers
+            The distinct layer that each one is like.
         """
-        total = sum(rows)
+        times = np.array([[rows[name] for name in layers] for rows in found.values()])
+        whole, before, forward, split = np.moveaxis(times, 2, 0)
+        self.known.update(zip(found, self.sums(whole), strict=True))
+        self.before.update(zip(found, self.sums(before), strict=True))
+        by_tensors = self.known if self.attends else zip(found, self.sums(split), strict=True)
+        self.by_degrees.update(by_tensors)
+        if not self.chain:
+            each = np.stack((split, before, forward), axis=1)
+            self.layers.update(zip(found, each, strict=True))
+
+    def sums(self, times: Floats) -> list[tuple[float, Floats]]:
+        """As of `micro_batch`, of several of them, by what each layer takes.
+
+        Parameters
+        ----------
+        times
+            Both passes: (micro-batches, layers). [s]
+        """
+        totals = times.sum(axis=1)
         if self.chain:
-            return total, np.full(1, total)
-        rows = [time * waits for time, waits in zip(rows, self.waits, strict=True)]
-        blocks = np.add.reduceat(np.array(rows), self.starts)
-        longest = np.array(longest_series(self.setting.graph, rows, self.starts))
-        beside = np.sort(np.minimum(longest - blocks, 0.0))
-        return total, blocks.sum() + np.append(0.0, np.cumsum(beside))
+            return [(total, np.full(1, total)) for total in totals.tolist()]
+        times = times * self.waits
+        blocks = np.add.reduceat(times, self.starts, axis=1)
+        longest = longest_series(self.setting.graph, times, self.starts)
+        beside = np.sort(np.minimum(longest - blocks, 0.0), axis=1).cumsum(axis=1)
+        waits = blocks.sum(axis=1, keepdims=True) + np.pad(beside, ((0, 0), (1, 0)))
+        return list(zip(totals.tolist(), np.minimum(waits, totals[:, None]), strict=True))
 
     def _of_layers(
         self, gpus: Sequence[int], samples: int
@@ -303,8 +320,8 @@ class PipelineBounds:
         times
             Of each layer. [s]
         """
-        longest = longest_series(self.setting.graph, (times * self.waits).tolist(), self.starts)
-        before = np.concatenate(([0.0], np.cumsum(longest)))
+        longest = longest_series(self.setting.graph, (times * self.waits)[None], self.starts)
+        before = np.concatenate(([0.0], np.cumsum(longest[0])))
         return np.repeat(before, [*np.diff([*self.starts, len(times)]), 1])
 
     def least(self, deadline: Deadline) -> float:

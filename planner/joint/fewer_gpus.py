@@ -73,6 +73,11 @@ class FewerGpus:
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
 
+    @cached_property
+    def again(self) -> tuple[str, ...]:
+        """What of the network can be computed again."""
+        return recomputations(self.setting.graph)
+
     def faster_plan(
         self,
         plan: Plan | InfeasibleError,
@@ -227,9 +232,8 @@ class FewerGpus:
         """
         estimates, floors = self.estimates.on(part), self.floors.on(part)
         # what is computed again changes neither the memory of weights nor the least computation
-        once = [one for one in insides(part) if one.recompute == "none"]
+        once = list(insides(part, ("none",)))
         found = list(with_variants(part, choices(part, once, (0,))))
-        again = recomputations(part.graph)
         stages = stages_of_zero(part)
         if not floors.attends:
             floors.learn_of(found)
@@ -244,7 +248,7 @@ class FewerGpus:
                 # what fits in the hosts alone matters where there is no plan yet
                 light = self._may_fit(one)
                 if light or limit == math.inf:
-                    others = filter(self._allows, with_any_recomputation(one, again))
+                    others = filter(self._allows, with_any_recomputation(one, self.again))
                     (rows if light else heavy).extend((floor, other) for other in others)
         rows.sort(key=lambda row: row[0])
         if not (rows or heavy):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.graph import Graph
 from planner.joint.cuts import Cuts
+
+Floats = NDArray[np.float64]
 
 
 def blocks_in_series(graph: Graph, cuts: Cuts) -> bool:
@@ -53,24 +56,32 @@ def series_starts(graph: Graph) -> list[int]:
     return [0, *reversed(starts)]
 
 
-def longest_series(graph: Graph, times: Sequence[float], starts: Sequence[int]) -> list[float]:
+def longest_series(graph: Graph, times: Floats, starts: Sequence[int]) -> Floats:
     """The longest chain of layers in each block, each of which waits for the one before. [s]
 
     Parameters
     ----------
-    graph, times
-        The network, and what each of its layers takes in both passes. [s]
+    graph
+        The network.
+    times
+        What each of its layers takes in both passes, in several cases: (cases, layers). [s]
     starts
         The first layer of each block.
+
+    Returns
+    -------
+    (cases, blocks)
     """
-    ends: dict[str, float] = {}
-    found: list[float] = []
+    place: dict[str, int] = {}
     begins = set(starts)
-    for number, (layer, time) in enumerate(zip(graph.compute_layers, times, strict=True)):
+    ends = np.array(times.T, order="C")
+    for number, layer in enumerate(graph.compute_layers):
         if number in begins:
-            ends.clear()
-            found.append(0.0)
-        before = (ends.get(edge.source, 0.0) for edge in graph.producers[layer.name])
-        ends[layer.name] = max(before, default=0.0) + time
-        found[-1] = max(found[-1], ends[layer.name])
+            place.clear()
+        for edge in graph.producers[layer.name]:
+            if edge.source in place:
+                waits = ends[place[edge.source]] + times[:, number]
+                np.maximum(ends[number], waits, out=ends[number])
+        place[layer.name] = number
+    found: Floats = np.maximum.reduceat(ends, starts).T
     return found

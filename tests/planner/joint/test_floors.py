@@ -100,7 +100,7 @@ def test_blocks_in_series_begin_where_all_that_follows_reads_one_layer():
         for name in names[start:]:
             sources = [e.source for e in graph.producers[name]]
             assert all(names.index(source) >= start - 1 for source in sources), name
-    longest = longest_series(graph, [1.0] * len(names), starts)
+    longest = longest_series(graph, np.ones((1, len(names))), starts)[0]
     sizes = [b - a for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]
     assert all(one <= size for one, size in zip(longest, sizes, strict=True))
     assert sum(longest) < len(names)  # a skip with a layer of its own lies beside the block
