@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from planner.joint.passes import (
 from planner.joint.runtimes import choice_runtime
 from planner.joint.stage_weights import StageWeights
 from planner.joint.stages import StageCosts
+from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
@@ -139,6 +140,24 @@ class Estimates:
         # where weights are cut, layers take what they do otherwise, and gathers more
         inside = self.plain.known.get((choice.split, choice.samples))
         inside = inside or self.insides(choice.zero).of(choice.split, choice.samples)
+        return self._passes(choice, inside)
+
+    def known_least(self, choice: Choice) -> float:
+        """As `least`, 0 where its micro-batches are not costed yet. [s]
+
+        Among more ranks of context parallelism each computes less, and what comes around them
+        takes longer by their number at most: those of the next power of two stand in for others.
+        """
+        split, samples, cp = choice.split, choice.samples, choice.inside.cp
+        inside = self.plain.known.get((split, samples))
+        if inside is not None:
+            return self._passes(choice, inside)
+        ranks = 1 << (cp - 1).bit_length()
+        more = self.plain.known.get((_among(split, ranks), samples)) if ranks > cp else None
+        return 0.0 if more is None else self._passes(choice, more) * cp / ranks
+
+    def _passes(self, choice: Choice, inside: MicroBatch) -> float:
+        """What the passes of a choice take in stages that suit them best. [s]"""
         total, pp, count = inside.total, choice.pp, choice.micro_batches
         if choice.fills_bubbles:
             found = max(count * total / pp, total - inside.total_apart)
@@ -148,11 +167,6 @@ class Estimates:
             found = pipelined(total, pp, 1, count, chain=True)
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
-
-    def known_least(self, choice: Choice) -> float:
-        """As `least`, 0 where its micro-batches are not costed yet. [s]"""
-        known = (choice.split, choice.samples) in self.plain.known
-        return self.least(choice) if known else 0.0
 
     def balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
         """The choice with numbers of blocks that balance the work of its stages."""
@@ -338,3 +352,9 @@ def _quickest(rows: Sequence[Estimate]) -> Estimate:
         if one.seconds < found.seconds * (1.0 - WORTH_BALANCING):
             found = one
     return found
+
+
+@cache
+def _among(split: Degrees, ranks: int) -> Degrees:
+    """A split with other ranks of context parallelism."""
+    return replace(split, cp=ranks)

@@ -232,7 +232,7 @@ class FewerGpus:
         """
         estimates, floors = self.estimates.on(part), self.floors.on(part)
         # what is computed again changes neither the memory of weights nor the least computation
-        once = list(insides(part, ("none",)))
+        once = [one for one in insides(part, ("none",)) if not estimates.plain.splits.refuses(one)]
         found = list(with_variants(part, choices(part, once, (0,))))
         stages = stages_of_zero(part)
         if not floors.attends:

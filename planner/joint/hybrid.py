@@ -67,7 +67,7 @@ def with_fewer_shards(
             if other.memory <= capacity:
                 new = [other]
             elif partly and other.seconds < best:
-                new = _that_fit(estimates, other.choice)
+                new = _fitting_again(estimates, other.choice)
             else:
                 new = []
             if not new:
@@ -78,7 +78,7 @@ def with_fewer_shards(
     return sorted(found, key=lambda one: one.seconds)
 
 
-def _that_fit(estimates: Estimates, choice: Choice) -> list[Estimate]:
+def _fitting_again(estimates: Estimates, choice: Choice) -> list[Estimate]:
     """Estimates of a choice with as many blocks computed again as it takes to fit, if that helps.
 
     Parameters

@@ -17,17 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.topology import Topology
-from costmodels.graph import Graph
 from costmodels.simulation import Compiler, Job, Queue, Runtime
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.simulation.sends import sharing_ranks
-from costmodels.simulation.shared_pieces import KnownPieces
 from costmodels.simulation.tensors import ACTIVATIONS, JobView
-from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
 from planner.joint.choices import Choice
@@ -44,11 +40,10 @@ from planner.joint.operations import (
     without_weights,
 )
 from planner.joint.reduced import Reduced
+from planner.joint.split_networks import SplitNetwork, SplitNetworks
 from planner.joint.units import Units
-from planner.request.by_degrees import strategy_by_degrees
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
-from planner.request.training_graphs import training_graph
 
 Floats = NDArray[np.float64]
 # What a layer has of weights, and what updating them takes.
@@ -75,8 +70,8 @@ class Insides:
         zero = 3 if cuts_weights else 0
         self.zero = None if runtime.usual_zero == zero else zero
         self.reduced = Reduced.of(setting.model, setting.graph)
+        self.splits = SplitNetworks(setting, self.reduced, self.zero)
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
-        self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
         # the distinct layers, and which of them each layer is like
         self.distinct = list(dict.fromkeys(self.reduced.like[name] for name in self.layers))
@@ -154,25 +149,10 @@ class Insides:
 
     def _cost(self, degrees: Degrees, samples: int) -> None:
         """Cost a micro-batch, whatever is computed again."""
-        setting = self.setting
-        # experts lie on ranks of other samples
-        dp = max(degrees.ep // degrees.cp, 1)
-        gpus, batch = degrees.tp * degrees.cp * dp, samples * dp
-        network = self.reduced.network
-        if (gpus, batch) not in self.pieces:
-            graph = training_graph(network, batch, setting.machine.training)
-            self.pieces[gpus, batch] = (graph, {})
-        graph, known = self.pieces[gpus, batch]
-        topology = Topology.of(setting.cluster, setting.cluster.shape(gpus))
-        machine = replace(setting.machine, topology=topology)
-        small = replace(
-            setting, model=network, graph=graph, machine=machine, batch=batch, gpus=gpus
-        )
-        strategy, _, _ = strategy_by_degrees(small, replace(degrees, dp=dp, zero=self.zero))
-        whole = self._measured(small, strategy, known)
+        whole = self._measured(self.splits.of(degrees, samples))
         if self.recomputation is None:
             early = self.runtime.stops_early
-            self.recomputation = Recomputation(setting.graph, self.blocks, early)
+            self.recomputation = Recomputation(self.setting.graph, self.blocks, early)
         again = {
             "none": self.recomputation.none(whole.kept),
             "selective": self.recomputation.selective(whole.kept, whole.output),
@@ -225,26 +205,19 @@ class Insides:
         chain: Floats = least + again.clip(min=0.0)
         return np.maximum(whole_units, chain)
 
-    def _measured(self, small: Setting, strategy: Strategy, known: KnownPieces) -> MicroBatch:
-        """Sums of the operations of a step of one micro-batch.
-
-        Parameters
-        ----------
-        small, strategy
-            The distinct blocks on the devices of one replica, and their strategy.
-        known
-            Costs of their layers.
-        """
+    def _measured(self, replica: SplitNetwork) -> MicroBatch:
+        """Sums of the operations of a step of one micro-batch."""
+        small = replica.setting
         job = Job(
             graph=small.graph,
-            strategy=strategy,
+            strategy=replica.strategy,
             cluster=small.cluster,
             shape=small.machine.topology.shape,
             compute=small.machine.compute,
             training=small.machine.training,
             runtime=self.runtime,
         )
-        compiler = Compiler(job, known)
+        compiler = Compiler(job, replica.known)
         phases, pieces = compiler.programs[0].phases, compiler.view.pieces
         seconds = {phase: seconds_of_layers(phases[phase], pieces) for phase in (FORWARD, BACKWARD)}
         if self.runtime.weight_beside and self.by_blocks and "zero-bubble" in self.runtime.lacks:

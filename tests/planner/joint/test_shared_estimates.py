@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from costmodels.errors import InputError
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
@@ -24,6 +27,17 @@ QUESTIONS = {
     "mixtral-8x7b": {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16},
     "resnet18": {"gpus": 8, "cluster": "lassen", "global_batch_size": 16},
     "vgg16": {"gpus": 4, "cluster": "abci", "global_batch_size": 16, "runtime": "deepspeed"},
+}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 28672,
+    "tie_word_embeddings": False,
 }
 
 
@@ -98,3 +112,25 @@ def test_what_is_known_of_a_choice_is_not_above_its_estimate():
     fresh = Estimates(setting, searched_runtime(setting))
     assert fresh.known_least(every[0]) == 0.0
     assert not fresh.plain.known  # nothing is costed for that
+
+
+def test_more_ranks_of_a_sequence_tell_what_fewer_take_at_least(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    asked = {"cluster": "dgx-h100", "gpus": 56, "global_batch_size": 56, "input_size": 28672}
+    setting = resolve(make_request("optimize", {"model": str(path), "precision": "bf16", **asked}))
+    ways = [one for one in insides(setting, ("none",)) if one.cp == 7 and one.tp in (1, 8)]
+    found = [one for one in choices(setting, ways, (0,)) if one.micro_batches < 8]
+    fresh, estimates = (Estimates(setting, searched_runtime(setting)) for _ in range(2))
+    count = 0
+    for choice in found:
+        if estimates.plain.splits.refuses(choice.split):
+            with pytest.raises(InputError):
+                estimates.of(choice)
+            continue
+        assert estimates.known_least(choice) == 0.0
+        estimates.plain.of(replace(choice.split, cp=8), choice.samples)
+        least = estimates.known_least(choice)
+        assert 0.0 < least <= fresh.of(choice).seconds, choice
+        count += 1
+    assert count > 2
