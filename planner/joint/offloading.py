@@ -22,7 +22,7 @@ from search.problem.deadline import Deadline
 
 # Choices that do not fit of which that is looked at, the fastest without it first, and those of
 # them that may fit with all of it in the hosts, of which the rest is estimated. [items]
-MOST_LOOKED_AT, MOST_REFINED = 1024, 256
+MOST_LOOKED_AT, MOST_REFINED = 4096, 1024
 
 
 def may_offload(setting: Setting, wishes: Wishes) -> bool:
