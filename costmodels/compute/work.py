@@ -353,7 +353,7 @@ def _as_extent(name: str, value: ArrayLike) -> FloatArray:
             f"{name} of a work must have at most one dim, that of the candidates, but has "
             f"{array.ndim}; flatten it"
         )
-    if not (array.item() >= 0 if array.size == 1 else (array >= 0).all()):
+    if not (array.item() >= 0 if array.size == 1 else array.min(initial=0.0) >= 0):
         raise InputError.rule(
             f"{name} of a work", "be at least 0", array.min(), "give the local extents"
         )

@@ -8,6 +8,7 @@ from costmodels.distribution.distribution import (
     devices_at_work,
     limit_reason,
     one_candidate,
+    shared_distribution,
     split_dims,
 )
 from costmodels.distribution.enumeration import (
@@ -28,6 +29,7 @@ __all__ = [
     "limit_reason",
     "one_candidate",
     "places_of_totals",
+    "shared_distribution",
     "split_dims",
     "within_host",
 ]

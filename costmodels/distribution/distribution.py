@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.distribution.rows import unique_rows
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Axis, Layer, Tensor
 
@@ -54,8 +55,10 @@ class Distribution:
                     f"a distribution must give dim {dim} at least 1 way at each of the "
                     f"{len(self.shape)} levels but gives {list(degrees)}; correct the degrees"
                 )
-        for level, size in enumerate(self.shape):
-            used = math.prod(d[level] for d in self.degrees.values())
+        # the ways of all dims at each level
+        at_levels = zip(*self.degrees.values(), strict=True) if self.degrees else ()
+        for level, (size, ways) in enumerate(zip(self.shape, at_levels, strict=False)):
+            used = math.prod(ways)
             if size % used:
                 raise InputError(
                     f"a distribution must divide level {level} of {size} members but uses "
@@ -107,6 +110,20 @@ class Distribution:
         return " | ".join(rows) if rows else "one device"
 
 
+@lru_cache(maxsize=1024)
+def shared_distribution(
+    degrees: tuple[tuple[str, tuple[int, ...]], ...], shape: tuple[int, ...]
+) -> Distribution:
+    """The split of all layers that are split so: there are few, and many layers.
+
+    Parameters
+    ----------
+    degrees, shape
+        As of `Distribution`, dim by dim.
+    """
+    return Distribution(degrees=dict(degrees), shape=shape)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:
     """Many distributions of one layer as arrays.
@@ -126,6 +143,9 @@ class Candidates:
     shape: tuple[int, ...]
     _ways: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
     _blocks: dict[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    _alike: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
+        default_factory=list, repr=False
+    )
 
     def __post_init__(self) -> None:
         # levels and dims are few: numpy is several times faster where candidates lie side by side
@@ -211,6 +231,17 @@ class Candidates:
             if axis.units is not None and axis.dim in self.dims:
                 members = members * (self.level_degrees(axis.dim) // self.axis_degrees(axis))
         return members
+
+    @property
+    def totals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first candidate of those that split each dim in as many ways in all; (totals,).
+
+        And the place of each candidate among these; (candidates,).
+        """
+        if not self._alike:
+            ways = np.stack([self.degree(dim) for dim in self.dims], axis=1)
+            self._alike.append(unique_rows(ways))
+        return self._alike[0]
 
     def distribution(self, index: int) -> Distribution:
         """One candidate as a distribution."""

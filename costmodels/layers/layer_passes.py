@@ -6,7 +6,7 @@ is hidden within a layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 # Rows of computation by source: those of `TimeSource`, and what kernels wait for their launch.
 SOURCES = (*(source.name.lower() for source in TimeSource), "launch")
 NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
+# So many candidates are worth finding those that compute the same. [items]
+MANY = 64
 
 
 @dataclass(slots=True)
@@ -46,6 +48,11 @@ class Computation:
     backward_weight: Floats
     update: Floats
     sources: Floats
+
+    def take(self, places: NDArray[np.int64]) -> Computation:
+        """That of candidates at these places."""
+        rows = (getattr(self, one.name) for one in fields(self))
+        return Computation(*(row.take(places, axis=-1) for row in rows))
 
 
 def _compute(
@@ -104,6 +111,28 @@ def layer_computation(
     wants_gradient
         Whether any input wants a gradient.
     """
+    if len(candidates) >= MANY and not _tells_levels_apart(layer):
+        first, places = candidates.totals
+        some = candidates.take(first)
+        found = _computation(layer, some, machine, parameters[first], wants_gradient)
+        return found.take(places)
+    return _computation(layer, candidates, machine, parameters, wants_gradient)
+
+
+def _tells_levels_apart(layer: Layer) -> bool:
+    """Whether it matters at which level a dim is split: where an axis has too few units for it."""
+    tensors = (*layer.inputs, layer.output)
+    return any(axis.units is not None for tensor in tensors for axis in tensor.axes)
+
+
+def _computation(
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    parameters: Floats,
+    wants_gradient: bool,
+) -> Computation:
+    """As `layer_computation`, of each candidate by itself."""
     count = len(candidates)
     forward, by_source = _compute(layer, candidates, "forward", machine)
     backward_data, backward_weight, update = np.zeros(count), np.zeros(count), np.zeros(count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,10 +19,10 @@ _MORE_EXTENTS = ("sequence", "expert", "table")
 
 def local_size(tensor: Tensor, candidates: Candidates) -> Floats:
     """Elements of the largest local block of a tensor; (candidates,). [items]"""
-    size = np.ones(len(candidates))
-    for axis in tensor.axes:
-        size = size * candidates.axis_extent(axis)
-    return size
+    if not tensor.axes:
+        return np.ones(len(candidates))
+    first, *others = map(candidates.axis_extent, tensor.axes)
+    return reduce(np.multiply, others, first.astype(float))
 
 
 def local_parameters(layer: Layer, candidates: Candidates) -> Floats:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from costmodels.distribution import Distribution, limit_reason
+from costmodels.distribution import Distribution, limit_reason, shared_distribution
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Graph, Layer, Tensor
 from costmodels.notes import Fact, Note
@@ -122,7 +122,7 @@ def _inherit(
         if dim in split:
             continue
         total = math.prod(ways)
-        reason = limit_reason(layer, Distribution(degrees={dim: ways}, shape=shape))
+        reason = limit_reason(layer, shared_distribution(((dim, ways),), shape))
         if reason is not None:
             notes.add(layer.name, "split-not-possible", dim=dim, ways=total, layer_kind=layer.kind)
             continue
@@ -141,7 +141,7 @@ def _inherit(
     for axis, total in whole.items():
         if axis not in known:
             notes.add(layer.name, "axis-needed-whole", axis=axis, ways=total, layer_kind=layer.kind)
-    return Distribution(degrees=split, shape=shape)
+    return shared_distribution(tuple(split.items()), shape)
 
 
 def _inherit_from_producers(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.distribution import Distribution, limit_reason
+from costmodels.distribution import Distribution, limit_reason, shared_distribution
 from costmodels.errors import InputError
 from costmodels.graph import SPATIAL_DIMS, Graph, Layer
 
@@ -195,7 +195,7 @@ def strategy_distributions(
                 gathered, split = True, {}
             degrees.update(split)
         done += layer.macs
-        distribution = Distribution(degrees=degrees, shape=tuple(shape))
+        distribution = shared_distribution(tuple(degrees.items()), tuple(shape))
         reason = limit_reason(layer, distribution)
         if reason is not None:
             return Infeasible(reason=reason)

@@ -13,6 +13,7 @@ from costmodels.communication.collectives import all_reduce_time, reduce_scatter
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.layer_passes import MANY, layer_computation
 from costmodels.layers.local_work import local_parameters, local_size, local_work
 
 GPUS = 8
@@ -278,3 +279,19 @@ def test_seconds_have_a_source():
     conv = GRAPHS["images"].layers["conv"]
     found = costs(conv, everything(conv))
     assert np.allclose(found.sources.sum(axis=0), found.compute)
+
+
+@pytest.mark.parametrize(("name", "layer"), LAYERS)
+def test_many_candidates_compute_what_a_few_of_them_do(name, layer):
+    """Where levels do not matter, those that split each dim in as many ways are computed once."""
+    one, shape = GRAPHS[name].layers[layer], (4, 8)
+    candidates = enumerate_candidates(one, shape, 0, full=True)
+    on, parameters = machine(cluster(*shape)), local_parameters(one, candidates)
+    whole = layer_computation(one, candidates, on, parameters, True)
+    few = np.array_split(np.arange(len(candidates)), len(candidates) // (MANY // 2) + 1)
+    parts = [
+        layer_computation(one, candidates.take(rows), on, parameters[rows], True) for rows in few
+    ]
+    for field in fields(whole):
+        expected = np.concatenate([getattr(part, field.name) for part in parts], axis=-1)
+        assert np.array_equal(getattr(whole, field.name), expected), field.name
