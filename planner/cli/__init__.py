@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 
@@ -15,8 +16,14 @@ def main() -> None:
     # a time limit counts from here: loading everything takes as long as some plans do
     started = time.monotonic()
     gc.set_threshold(COLLECT_AFTER)
+    # no large matrices are multiplied: threads for that take longer to start than they are worth
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from planner.cli.command import planner_command
     except KeyboardInterrupt:
         sys.exit(130)
-    planner_command(prog_name="planner", obj=started)
+    try:
+        planner_command(prog_name="planner", obj=started)
+    finally:
+        # the process ends, and looking once more for cycles among all there is takes a while
+        gc.freeze()
