@@ -264,7 +264,7 @@ class JointSearch:
         if simulations.rival == math.inf:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
-        shift_blocks(simulations, bound)
+        shift_blocks(simulations, self.ranked, bound)
         return left, ranking.unseen
 
     def _cut_otherwise(self, bounds: ChoiceBounds, bound: float) -> None:

@@ -92,6 +92,20 @@ def test_blocks_of_the_best_pipeline_are_moved_between_stages():
     assert plan.step_time_s < 0.98 * planner.simulate("bert-large", **question, **blocks).step_time
 
 
+def test_blocks_of_pipelines_near_the_best_are_moved_as_well(tmp_path):
+    """Two groups become faster than four, whose blocks are moved too, though four were before."""
+    network = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 1024}
+    network |= {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 8}
+    network |= {"vocab_size": 50257, "max_position_embeddings": 512, "tie_word_embeddings": False}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(network))
+    question = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 12, "precision": "bf16"}
+    question |= {"optimizer": "sgd", "forbid": "interleaving"}
+    free = planner.optimize(str(path), **question)
+    kept = planner.optimize(str(path), **question, keep="pp=2")
+    assert free.step_time_s <= kept.step_time_s
+
+
 @pytest.mark.parametrize("room", [1.0, 0.75])
 def test_no_cut_undercuts_the_bound_whatever_is_computed_again(tmp_path, room):
     path = tmp_path / "config.json"
