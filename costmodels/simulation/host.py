@@ -13,7 +13,7 @@ from typing import Final
 
 from costmodels.graph import Graph, Layer
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.operations import Key, Operation
+from costmodels.simulation.operations import SENDS, Key, Operation, Ref
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.stage_program import StageProgram
 
@@ -58,8 +58,9 @@ def wait_for_host(program: StageProgram) -> None:
             program.phases[phase] = one_by_one(operations, *given)
         return
     for phase, operations in program.phases.items():
-        program.late[phase] = max(_lateness(operations, *given), 0.0)
-        program.phases[phase] = delayed(operations, program.late[phase])
+        program.late[phase] = late = max(_lateness(operations, *given), 0.0)
+        if late > 0.0:
+            program.phases[phase] = _sent_last(delayed(operations, late), (program.number, phase))
 
 
 def one_by_one(
@@ -149,6 +150,28 @@ def delayed(operations: Sequence[Operation], late: float) -> list[Operation]:
     waiting = operations[last]
     waiting = waiting._replace(seconds=waiting.seconds + late)
     return [*operations[:last], waiting, *operations[last + 1 :]]
+
+
+def _sent_last(operations: list[Operation], place: tuple[int, str]) -> list[Operation]:
+    """A pass of which nothing behind its last computation is sent before that is through.
+
+    Frameworks hand over what a pass made when all of it is launched.
+
+    Parameters
+    ----------
+    operations
+        In the order of the pass.
+    place
+        Its stage and phase.
+    """
+    last = max((n for n, op in enumerate(operations) if op.queue == Queue.COMPUTE), default=-1)
+    if last < 0:
+        return operations
+    through: Ref = (*place, operations[last].key)
+    return [
+        op._replace(after=(*op.after, through)) if n > last and op.key[0] in SENDS else op
+        for n, op in enumerate(operations)
+    ]
 
 
 def device_time(operations: list[Operation]) -> float:

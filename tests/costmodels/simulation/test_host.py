@@ -227,6 +227,17 @@ def test_a_host_that_runs_ahead_is_never_slower_than_one_that_waits():
     assert times[0] <= times[1] * 1.001
 
 
+@pytest.mark.parametrize("pp", [2, 4])
+def test_stages_of_one_micro_batch_launch_one_after_the_other(pp):
+    """A gradient is sent when the pass that makes it is launched, not in the middle of that."""
+    asked = {"cluster": "dgx-a100", "global_batch_size": 1, "input_size": 128, "precision": "bf16"}
+    asked |= {"runtime": "megatron"}
+    alone = simulate("bert-large", gpus=1, **asked).step_time
+    staged = simulate("bert-large", gpus=pp, pp=pp, micro_batches=1, **asked).step_time
+    # only the update is shared out
+    assert 0.9 * alone < staged < alone
+
+
 def test_inputs_of_scatters_stay_reserved_while_the_host_is_ahead():
     asked = {"gpus": 4, "cluster": "dgx-h100", "tp": 4, "global_batch_size": 16}
     asked |= {"sequence_parallel": True, "micro_batch_size": 8, "precision": "bf16"}
