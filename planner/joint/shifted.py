@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.joint.choices import Choice
@@ -35,30 +35,54 @@ def shift_blocks(simulations: Simulations, ranked: Sequence[Estimate], bound: fl
     ranked
         Estimates, the fastest first.
     """
-    work, capacity = 0, simulations.setting.cluster.device.memory
-    most, before = simulations.rival * (1.0 + MARGIN), math.inf
-    while True:
-        staged = (one for one in simulations.fitting.items() if one[0].pp > 1 == one[0].chunks)
-        choice, seconds = min(staged, key=lambda one: one[1], default=(None, math.inf))
-        if choice is None or seconds >= min(most, before * (1.0 - LEAST_GAIN)):
-            break
-        before = seconds
-        # equal stages stay where others are hardly faster
-        worth = seconds * (1.0 + (MARGIN if choice.blocks else -WORTH_BALANCING))
-        rows = shifted(simulations.estimates, choice)
-        fitting = (one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN))
-        near = [one for one in fitting if simulations.misjudged.expected(one) < worth]
-        for one in near[:MOST_SHIFTED]:
-            work += simulations.pace.work(one.choice)
-            if work > MOST_WORK or not simulations.has_time(one.choice):
-                return
-            simulations.attempt(one.choice, bound)
+    moves = _Moves(simulations=simulations, bound=bound)
+    moves.climb()
     for one in _shifted_by_estimates(simulations, ranked):
         if simulations.misjudged.expected(one) < simulations.rival * (1.0 - LEAST_GAIN):
-            work += simulations.pace.work(one.choice)
-            if work > MOST_WORK or not simulations.has_time(one.choice):
+            moves.attempt(one.choice)
+    moves.climb()
+
+
+@dataclass(kw_only=True)
+class _Moves:
+    """Moves that are simulated, as long as they are cheap.
+
+    Parameters
+    ----------
+    simulations, bound
+        As of `shift_blocks`.
+    """
+
+    simulations: Simulations
+    bound: float
+    work: int = 0
+
+    def attempt(self, choice: Choice) -> bool:
+        """Simulate a choice, if there is time for it."""
+        self.work += self.simulations.pace.work(choice)
+        if self.work > MOST_WORK or not self.simulations.has_time(choice):
+            return False
+        self.simulations.attempt(choice, self.bound)
+        return True
+
+    def climb(self) -> None:
+        """Move a block of the best pipeline at a time, until none makes it faster."""
+        simulations, before = self.simulations, math.inf
+        capacity = simulations.setting.cluster.device.memory
+        most = simulations.rival * (1.0 + MARGIN)
+        while True:
+            staged = (one for one in simulations.fitting.items() if one[0].pp > 1 == one[0].chunks)
+            choice, seconds = min(staged, key=lambda one: one[1], default=(None, math.inf))
+            if choice is None or seconds >= min(most, before * (1.0 - LEAST_GAIN)):
                 return
-            simulations.attempt(one.choice, bound)
+            before = seconds
+            # equal stages stay where others are hardly faster
+            worth = seconds * (1.0 + (MARGIN if choice.blocks else -WORTH_BALANCING))
+            rows = shifted(simulations.estimates, choice)
+            fitting = (one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN))
+            near = [one for one in fitting if simulations.misjudged.expected(one) < worth]
+            if not all(self.attempt(one.choice) for one in near[:MOST_SHIFTED]):
+                return
 
 
 def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) -> list[Estimate]:
