@@ -25,11 +25,10 @@ from planner.joint.host_updates import copied_update
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
+from planner.joint.pass_by_pass import ends_of_passes
 from planner.joint.passes import (
     activations,
     exchanged,
-    staged_time,
-    zero_bubble_ends,
 )
 from planner.joint.runtimes import choice_runtime
 from planner.joint.stage_weights import StageWeights
@@ -187,16 +186,10 @@ class Estimates:
             moved, _ = stages.weights.reductions(choice)
             both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
             backward = both
-        sends = stages.sends
-        if choice.fills_bubbles:
-            ends = zero_bubble_ends(choice, forward[0], backward[0], stages.apart[0], sends)
-            last = stages.apart  # gradients are whole with the passes of weights
-        else:
-            in_turn = self.runtime.waits_for_sends
-            seconds = staged_time(choice, forward, backward, sends, in_turn=in_turn)
-            # groups further back are through with their last backward pass earlier
-            ends = seconds - np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
-            last = backward
+        passes, in_turn = (forward, backward, stages.apart), self.runtime.waits_for_sends
+        ends = ends_of_passes(choice, *passes, stages.sends, in_turn=in_turn)
+        # gradients are whole with the passes of weights
+        last = stages.apart if choice.fills_bubbles else backward
         tails = self._tails(choice, stages, last, ends.max() - ends)
         if copies is not None:
             gradients = self.exchanges.gradients(choice.zero)

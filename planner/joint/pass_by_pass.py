@@ -1,0 +1,154 @@
+"""When groups of devices are through with their passes, one pass after the other, as they run.
+
+The closed forms of `planner.joint.passes` are near that where there are many micro-batches. With a
+few of them, or stages that are unlike each other, what waits for what decides.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
+from costmodels.strategy import Schedule
+from planner.joint.choices import Choice
+from planner.joint.passes import staged_time, zero_bubble_ends
+
+Floats = NDArray[np.float64]
+# Passes that are looked at one by one: a few thousand take a millisecond. [items]
+MOST_PASSES = 1024
+_KINDS = (FORWARD, BACKWARD, WEIGHT)
+
+
+class _Pass(NamedTuple):
+    """A pass in the order in which all of them can run.
+
+    Parameters
+    ----------
+    group, took
+        Who runs it, and the place of what it takes among what all kinds take.
+    after
+        The pass of another group that it waits for, -1 without any.
+    border
+        That over which it sends what it made, -1 where it sends nothing.
+    """
+
+    group: int
+    took: int
+    after: int
+    border: int
+
+
+def ends_of_passes(
+    choice: Choice,
+    forward: Floats,
+    backward: Floats,
+    apart: Floats,
+    sends: Floats,
+    *,
+    in_turn: bool = False,
+) -> Floats:
+    """When each group is through with all passes: one by one, or where there are many about. [s]
+
+    Parameters
+    ----------
+    choice
+        Stages and micro-batches.
+    forward, backward, apart
+        Of each stage on one micro-batch: both passes, and the part of the backward pass that makes
+        gradients of weights, which some schedules run by itself; (chunks, groups). [s]
+    sends
+        A message from each stage but the last to the next one. [s]
+    in_turn
+        Whether a group computes nothing while it sends.
+    """
+    if choice.pp > 1 and _num_passes(choice) <= MOST_PASSES:
+        return _one_by_one(choice, (forward, backward, apart), sends, in_turn=in_turn)
+    if choice.fills_bubbles:
+        return zero_bubble_ends(choice, forward[0], backward[0], apart[0], sends)
+    seconds = staged_time(choice, forward, backward, sends, in_turn=in_turn)
+    # groups further back are through with their last backward pass earlier
+    later = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
+    found: Floats = seconds - later
+    return found
+
+
+def _num_passes(choice: Choice) -> int:
+    """Passes of all stages on all micro-batches. [items]"""
+    return (3 if choice.fills_bubbles else 2) * choice.parts * choice.micro_batches
+
+
+def _one_by_one(
+    choice: Choice, passes: tuple[Floats, Floats, Floats], sends: Floats, *, in_turn: bool
+) -> Floats:
+    """As `ends_of_passes`, which says what it takes. [s]"""
+    forward, backward, apart = passes
+    if choice.fills_bubbles:
+        backward = backward - apart
+    took = np.concatenate([row.ravel() for row in (forward, backward, apart)]).tolist()
+    over: list[float] = sends.tolist()
+    free, sent = [0.0] * choice.pp, [0.0] * choice.pp
+    arrived: list[float] = []
+    order = _order(choice.schedule, choice.pp, choice.chunks, choice.micro_batches)
+    for group, place, after, border in order:
+        begin = free[group]
+        if after >= 0:
+            begin = max(begin, arrived[after])
+        end = free[group] = begin + took[place]
+        if border >= 0:
+            # messages of a group go one after the other
+            end = sent[group] = max(end, sent[group]) + over[border]
+            if in_turn:
+                free[group] = end
+        arrived.append(end)
+    return np.array(free)
+
+
+@lru_cache(maxsize=512)
+def _order(kind: str, pp: int, chunks: int, count: int) -> tuple[_Pass, ...]:
+    """All passes, each behind those that it waits for.
+
+    Parameters
+    ----------
+    kind
+        Of the schedule.
+    pp, chunks, count
+        Groups, stages of each, and micro-batches. [items]
+    """
+    schedule, parts = Schedule(kind=kind, micro_batches=count), pp * chunks
+    left = [
+        list(reversed(group_order(schedule, group, tuple(range(group, parts, pp)), pp)))
+        for group in range(pp)
+    ]
+    place: dict[StagePass, int] = {}
+    found: list[_Pass] = []
+    while any(left):
+        for group, rows in enumerate(left):
+            while rows:
+                one = rows[-1]
+                phase, stage, micro = one
+                source = _sent_from(phase, stage, parts)
+                waits = None if source is None else StagePass(phase, source, micro)
+                if waits is not None and waits not in place:
+                    break
+                border = {FORWARD: stage, BACKWARD: stage - 1, WEIGHT: -1}[phase]
+                found.append(
+                    _Pass(
+                        group=group,
+                        took=_KINDS.index(phase) * parts + stage,
+                        after=-1 if waits is None else place[waits],
+                        border=border if border < parts - 1 else -1,
+                    )
+                )
+                place[rows.pop()] = len(found) - 1
+    return tuple(found)
+
+
+def _sent_from(phase: str, stage: int, parts: int) -> int | None:
+    """The stage whose pass of that kind sends what a pass reads, None where it is the own one."""
+    if phase == FORWARD:
+        return stage - 1 if stage else None
+    return stage + 1 if phase == BACKWARD and stage < parts - 1 else None
