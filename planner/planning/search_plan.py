@@ -29,8 +29,9 @@ TUNING, SIMULATION = 12.0, 25.0
 ASSEMBLY = 4.0 + SIMULATION
 # The search leaves at most that part of its time to the choice by simulation.
 DECISION_SHARE = 0.3
-# What takes longer on the timeline by more is taken to do so when it is simulated, too. [parts]
-OFF = 0.05
+# What takes longer on the timeline by more is taken to do so when it is simulated, too, whatever
+# moves make of it: under a limit on memory what fits first is not the fastest. [parts]
+OFF = 0.2
 # How long after the deadline the usual strategies are still costed until one fits: without one,
 # there is no plan. [s]
 GRACE = 0.5
