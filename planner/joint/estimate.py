@@ -26,10 +26,7 @@ from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
 from planner.joint.pass_by_pass import ends_of_passes
-from planner.joint.passes import (
-    activations,
-    exchanged,
-)
+from planner.joint.passes import activations, exchanged
 from planner.joint.runtimes import choice_runtime
 from planner.joint.stage_weights import StageWeights
 from planner.joint.stages import StageCosts
