@@ -143,13 +143,17 @@ def _lateness(
 
 def delayed(operations: Sequence[Operation], late: float) -> list[Operation]:
     """A pass whose last computation comes later, or earlier again."""
-    computes = (n for n, op in enumerate(operations) if op.queue == Queue.COMPUTE)
-    last = max(computes, default=-1)
+    last = _last_computation(operations)
     if last < 0:
         return list(operations)
     waiting = operations[last]
     waiting = waiting._replace(seconds=waiting.seconds + late)
     return [*operations[:last], waiting, *operations[last + 1 :]]
+
+
+def _last_computation(operations: Sequence[Operation]) -> int:
+    """The place of the last computation of a pass, -1 without any."""
+    return max((n for n, op in enumerate(operations) if op.queue == Queue.COMPUTE), default=-1)
 
 
 def _sent_last(operations: list[Operation], place: tuple[int, str]) -> list[Operation]:
@@ -164,7 +168,7 @@ def _sent_last(operations: list[Operation], place: tuple[int, str]) -> list[Oper
     place
         Its stage and phase.
     """
-    last = max((n for n, op in enumerate(operations) if op.queue == Queue.COMPUTE), default=-1)
+    last = _last_computation(operations)
     if last < 0:
         return operations
     through: Ref = (*place, operations[last].key)

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from questions import small_llama
 
 import planner
 from costmodels.cluster import load_cluster
@@ -94,15 +95,19 @@ def test_blocks_of_the_best_pipeline_are_moved_between_stages():
 
 def test_blocks_of_pipelines_near_the_best_are_moved_as_well(tmp_path):
     """Two groups become faster than four, whose blocks are moved too, though four were before."""
-    network = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 1024}
-    network |= {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 8}
-    network |= {"vocab_size": 50257, "max_position_embeddings": 512, "tie_word_embeddings": False}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(network))
+    path = small_llama(
+        tmp_path,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_attention_heads=4,
+        num_hidden_layers=8,
+        vocab_size=50257,
+        max_position_embeddings=512,
+    )
     question = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 12, "precision": "bf16"}
     question |= {"optimizer": "sgd", "forbid": "interleaving"}
-    free = planner.optimize(str(path), **question)
-    kept = planner.optimize(str(path), **question, keep="pp=2")
+    free = planner.optimize(path, **question)
+    kept = planner.optimize(path, **question, keep="pp=2")
     assert free.step_time_s <= kept.step_time_s
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from questions import small_llama
 
 from planner.joint.choices import choices, insides
 from planner.joint.estimate import Estimates
@@ -79,12 +79,16 @@ def test_a_group_that_computes_nothing_while_it_sends_is_later():
 @pytest.mark.parametrize("runtime", ["nanotron", "ddp"])
 def test_pipelines_with_few_micro_batches_are_estimated_as_they_are_simulated(runtime, tmp_path):
     """A stage that is heavier than the others, and passes that wait for launches."""
-    path = tmp_path / "config.json"
-    described = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1536}
-    described |= {"num_attention_heads": 8, "num_key_value_heads": 8, "num_hidden_layers": 6}
-    described |= {"vocab_size": 64000, "max_position_embeddings": 512, "tie_word_embeddings": False}
-    path.write_text(json.dumps(described))
-    asked = {"model": str(path), "cluster": "dgx-h100", "gpus": 8, "global_batch_size": 12}
+    path = small_llama(
+        tmp_path,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_attention_heads=8,
+        num_hidden_layers=6,
+        vocab_size=64000,
+        max_position_embeddings=512,
+    )
+    asked = {"model": path, "cluster": "dgx-h100", "gpus": 8, "global_batch_size": 12}
     asked |= {"precision": "bf16", "optimizer": "sgd", "runtime": runtime}
     setting = resolve(make_request("optimize", asked))
     under = searched_runtime(setting)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from questions import small_llama
 
 from costmodels.errors import InputError
 from costmodels.strategy.blocks import is_transformer
@@ -27,17 +27,6 @@ QUESTIONS = {
     "mixtral-8x7b": {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16},
     "resnet18": {"gpus": 8, "cluster": "lassen", "global_batch_size": 16},
     "vgg16": {"gpus": 4, "cluster": "abci", "global_batch_size": 16, "runtime": "deepspeed"},
-}
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "num_hidden_layers": 8,
-    "vocab_size": 32000,
-    "max_position_embeddings": 28672,
-    "tie_word_embeddings": False,
 }
 
 
@@ -115,10 +104,17 @@ def test_what_is_known_of_a_choice_is_not_above_its_estimate():
 
 
 def test_more_ranks_of_a_sequence_tell_what_fewer_take_at_least(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
+    path = small_llama(
+        tmp_path,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_attention_heads=16,
+        num_hidden_layers=8,
+        vocab_size=32000,
+        max_position_embeddings=28672,
+    )
     asked = {"cluster": "dgx-h100", "gpus": 56, "global_batch_size": 56, "input_size": 28672}
-    setting = resolve(make_request("optimize", {"model": str(path), "precision": "bf16", **asked}))
+    setting = resolve(make_request("optimize", {"model": path, "precision": "bf16", **asked}))
     ways = [one for one in insides(setting, ("none",)) if one.cp == 7 and one.tp in (1, 8)]
     found = [one for one in choices(setting, ways, (0,)) if one.micro_batches < 8]
     fresh, estimates = (Estimates(setting, searched_runtime(setting)) for _ in range(2))
