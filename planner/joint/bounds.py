@@ -7,15 +7,12 @@ memory; docs/joint-search.md has the proofs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.errors import InputError
 from planner.joint.as_cut import BoundsAsCut
 from planner.joint.borders import interleaved, least_message, passed_on, tied_message
 from planner.joint.bubbles import least_filled
@@ -30,10 +27,9 @@ from planner.joint.exchange_bounds import (
     slowed_by_gathers,
 )
 from planner.joint.hybrid import shard_sizes
+from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
-from planner.joint.runtimes import choice_runtime
-from planner.joint.unequal import cuts_of
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import waiting_time
@@ -112,7 +108,7 @@ class ChoiceBounds:
         insides = self.estimates.insides(choice.zero)
         inside = insides.of(choice.inside, choice.samples)
         room = self.setting.cluster.device.memory
-        if fitting and self.least_memory(choice, inside) > room:
+        if fitting and self.memory.of(choice, inside) > room:
             return math.inf
         ways = [choice] if alone else self.shards(choice)
         slowed, more = min(slowed_by_gathers(self.estimates, way, inside) for way in ways), 0.0
@@ -192,6 +188,11 @@ class ChoiceBounds:
         return self.floors.filled(every, self._sums(choice, kept, apart=True), pp, count)
 
     @cached_property
+    def memory(self) -> MemoryBounds:
+        """What devices hold at least."""
+        return MemoryBounds(self.estimates)
+
+    @cached_property
     def as_cut(self) -> BoundsAsCut:
         """What stages take at least as they are simulated."""
         return BoundsAsCut(self.estimates)
@@ -256,7 +257,7 @@ class ChoiceBounds:
         """
         device = self.setting.cluster.device
         room = choice.pp * (device.memory - device.reserved_memory)
-        short = float(self._standing(choice, kept).sum() + kept.kept.sum()) - room
+        short = float(self.memory.standing(choice, kept).sum() + kept.kept.sum()) - room
         blocks = self.estimates.insides(choice.zero).sums_of_blocks
         filled = choice.fills_bubbles
         more = again.least_spent(filled=filled) - kept.least_spent(filled=filled)
@@ -266,10 +267,6 @@ class ChoiceBounds:
         # one of each stage that has any is computed again in any case
         stages = 1 if self.estimates.cuts.by_shares else choice.parts
         return max(max(short, 0.0) * min(ratios, default=0.0), stages * min(each))
-
-    def _standing(self, choice: Choice, inside: MicroBatch) -> Floats:
-        """As of `MicroBatch.standing`. [B]"""
-        return inside.standing(choice, self._ranks(choice, inside))
 
     def _of_hosts(self, choice: Choice, inside: MicroBatch) -> float:
         """What all stages take at least for copies, and for updates on hosts. [s]
@@ -305,54 +302,3 @@ class ChoiceBounds:
     def _ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
         """Ranks that hold the weight of each layer. [items]"""
         return self.estimates.ranks(choice, inside)
-
-    def least_memories(self, choices: Iterable[Choice]) -> Iterator[float]:
-        """As `least_memory`, of all choices that can run. [B]"""
-        for choice in choices:
-            insides = self.estimates.insides(choice.zero)
-            with suppress(InputError):
-                yield self.least_memory(choice, insides.of(choice.inside, choice.samples))
-
-    def least_memory(self, choice: Choice, inside: MicroBatch) -> float:
-        """What some device holds at least, wherever the stages are cut. [B]
-
-        Parameters
-        ----------
-        choice, inside
-            The choice, and what a micro-batch of it costs.
-        """
-        standing = self._standing(choice, inside)
-        reserved = self.setting.cluster.device.reserved_memory
-        pp = choice.pp
-        runtime = choice_runtime(self.estimates.runtime, choice.zero)
-        staged = pp > 1 and "stages" in runtime.groups
-        if runtime.caching and (choice.dp > 1 or staged):
-            # its replicas or stages have a communicator besides that of all devices
-            reserved += min(runtime.communicator, runtime.communicator_of_two)
-        if "activations" in choice.offload:
-            return float(standing.sum()) / pp + reserved
-        least = (float(standing.sum()) + inside.total_kept) / pp
-        # a layer lies whole on one stage, and its weight is gathered for its backward pass
-        alone = standing
-        if choice.zero > 2 and not choice.offload:
-            gathered = inside.numbers * (self._ranks(choice, inside) > 1.0)
-            alone = standing + gathered * self.setting.machine.training.activation_size
-        least = max(least, float(alone.max(initial=0.0)))
-        pieces = self.estimates.cuts.pieces
-        if choice.chunks == 1 and pieces and not self.estimates.cuts.by_shares:
-            held = np.add.reduceat(standing, pieces)
-            kept = np.add.reduceat(inside.kept, pieces)
-            flying = np.minimum(pp - np.arange(pp), choice.micro_batches)
-            if kept.min() > 0.0:
-                share = float((held / kept).min())
-                least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))
-        elif choice.chunks > 1:
-            under = 2 * (pp - np.arange(pp) - 1) + (choice.chunks - 1) * pp
-            under = np.clip(under, 1, choice.micro_batches * choice.chunks)
-            fullest = math.inf
-            for starts in cuts_of(self.estimates, choice):
-                held = np.add.reduceat(standing, starts).reshape(-1, pp).sum(axis=0)
-                kept = np.add.reduceat(inside.kept, starts).reshape(-1, pp).min(axis=0)
-                fullest = min(fullest, float((held + under * kept).max()))
-            least = max(least, fullest)
-        return least + reserved

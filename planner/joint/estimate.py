@@ -21,7 +21,7 @@ from planner.joint.choices import Choice
 from planner.joint.computation import pipelined
 from planner.joint.cuts import WORTH_BALANCING, Cuts
 from planner.joint.exchanges import Exchanges
-from planner.joint.host_updates import copied_update
+from planner.joint.host_updates import beside_copies, copied_update, held_in_host
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
@@ -35,6 +35,8 @@ from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
+# Estimates of memory are far less off: what is above a device by that does not fit. [parts]
+HOPELESS = 0.2
 # Sums of hundreds of times, in other orders, differ by that.
 ROUNDING = 1e-9
 
@@ -48,7 +50,7 @@ class Estimate:
     choice
         The choice.
     seconds
-        A step. [s]
+        A step; with offload, of what does not fit by far, no more than its passes. [s]
     memory
         The most that a device holds. [B]
     """
@@ -77,6 +79,7 @@ class Estimates:
         self.cuts = Cuts(setting.graph, by_shares=runtime.stages_by_shares)
         self.stages: dict[tuple[object, ...], StageCosts] = {}
         self.weights: dict[tuple[object, ...], StageWeights] = {}
+        self.offloaded: dict[Choice, Estimate] = {}
         # of choices with equal stages, those that balance work and are faster, but do not fit
         self.too_large: dict[Choice, Estimate] = {}
 
@@ -87,7 +90,7 @@ class Estimates:
         other = copy(self)
         vars(other).pop("host", None)  # fewer devices may share the links of a host
         other.setting, other.exchanges = setting, Exchanges(setting, self.runtime)
-        other.stages, other.weights, other.too_large = {}, {}, {}
+        other.stages, other.weights, other.offloaded, other.too_large = {}, {}, {}, {}
         return other
 
     def insides(self, zero: int) -> Insides:
@@ -102,6 +105,15 @@ class Estimates:
 
     def of(self, choice: Choice) -> Estimate:
         """The estimate of a choice; where blocks do not divide, of its best numbers of blocks."""
+        if not choice.offload:
+            return self._best_cut(choice)
+        # looked at again where what was expected to fit does not
+        if choice not in self.offloaded:
+            self.offloaded[choice] = self._best_cut(choice)
+        return self.offloaded[choice]
+
+    def _best_cut(self, choice: Choice) -> Estimate:
+        """As `of`."""
         insides = self.insides(choice.zero)
         if choice.again:
             starts = self.cuts.starts(choice.parts, choice.blocks)
@@ -172,11 +184,19 @@ class Estimates:
     def _estimate(self, choice: Choice, inside: MicroBatch) -> Estimate:
         """The estimate of a choice as it is."""
         stages = self._stages(choice, inside)
+        memory = self._memory(choice, stages, inside)
         forward, backward = stages.forward, stages.backward
-        copies = self.copies(choice, inside) if choice.offload else None
+        copies = None
+        if choice.offload:
+            if memory > self.setting.cluster.device.memory * (1.0 + HOPELESS):
+                # nothing becomes of it: of how long it takes that its passes do is enough
+                return Estimate(choice=choice, seconds=self._passes(choice, inside), memory=memory)
+            copies = self.copies(choice, inside)
+            if held_in_host(choice, stages, copies, self.host) > self.host.memory:
+                memory = math.inf
         gradients = self.exchanges.gradients(choice.zero)
         if copies is not None:
-            forward, backward = self._beside_copies(choice, stages, copies)
+            forward, backward = beside_copies(choice, stages, copies, self.host)
         elif choice.zero == 3 or gradients.by_unit:
             forward, backward = stages.with_gathers(choice)
         if gradients.each_micro_batch and not gradients.by_unit:
@@ -195,9 +215,6 @@ class Estimates:
         computed = choice.micro_batches * stages.computed.sum(axis=0)
         computed = computed + stages.weights.updates(choice)
         seconds += waiting_time(float(computed.max()), self.setting.gpus)
-        memory = self._memory(choice, stages, inside)
-        if copies is not None and self._in_host(choice, stages, copies) > self.host.memory:
-            memory = math.inf
         return Estimate(choice=choice, seconds=seconds, memory=memory)
 
     @cached_property
@@ -215,40 +232,6 @@ class Estimates:
         """What is copied between devices and the memory of their hosts."""
         ranks = self.ranks(choice, inside)
         return Copies.of(choice, inside, ranks, self.host.sent, self.plain.units)
-
-    def _beside_copies(
-        self, choice: Choice, stages: StageCosts, copies: Copies
-    ) -> tuple[Floats, Floats]:
-        """Both passes of each stage where each unit waits for what is copied beside it. [s]"""
-        units = stages.units
-        rows = (units.at_firsts(stages.inside.forward), units.at_firsts(stages.inside.backward))
-        if choice.zero == 3:
-            rows = stages.with_gathers_by_unit(choice)
-        moved = (
-            self.host.both_ways(copies.forward_out, copies.forward_in),
-            self.host.both_ways(np.zeros(1), copies.backward_in),
-        )
-        ahead = stages.launched_forward
-        slower = []
-        for unit, copying, host in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
-            copied = units.at_firsts(copying)
-            # at the end of a pass a device waits for what its host has yet to launch
-            late = np.maximum(host - stages.of_stages(unit), 0.0)
-            slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
-        return slower[0], slower[1]
-
-    def _in_host(self, choice: Choice, stages: StageCosts, copies: Copies) -> float:
-        """What waits in the memory of the fullest host. [B]"""
-        held = np.zeros(choice.pp)
-        if "activations" in choice.offload:
-            held = held + activations(choice, stages.kept, stages.waiting)
-        held = held + stages.of_stages(copies.forward_in).sum(axis=0)
-        if "optimizer" in choice.offload:
-            weights = stages.weights
-            rows = (weights.state + weights.gradients) / (weights.ranks if choice.zero else 1.0)
-            held = held + rows.sum(axis=0)
-        alone = self.setting.gpus // choice.pp >= self.host.devices
-        return float(held.max() if alone else held.mean()) * self.host.devices
 
     def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
         cut = (choice.pp, choice.chunks, choice.blocks, choice.again)

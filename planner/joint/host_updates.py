@@ -1,4 +1,4 @@
-"""What a step takes after its last backward pass where hosts update, or keep, weights."""
+"""What a step takes for copies to and from the memory of the hosts, and what waits there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from planner.joint.choices import Choice
 from planner.joint.exchanges import Gradients
 from planner.joint.offload import Copies, HostRates
+from planner.joint.passes import activations
 from planner.joint.stages import StageCosts
 
 Floats = NDArray[np.float64]
@@ -54,3 +55,51 @@ def copied_update(
     updating = updated * host.update + back * host.shared
     added: Floats = leaving + np.maximum(back * host.copy, updating + last_back)
     return added
+
+
+def beside_copies(
+    choice: Choice, stages: StageCosts, copies: Copies, host: HostRates
+) -> tuple[Floats, Floats]:
+    """Both passes of each stage where each unit waits for what is copied beside it. [s]
+
+    Parameters
+    ----------
+    choice, stages, copies, host
+        As of `copied_update`.
+    """
+    units = stages.units
+    rows = (units.at_firsts(stages.inside.forward), units.at_firsts(stages.inside.backward))
+    if choice.zero == 3:
+        rows = stages.with_gathers_by_unit(choice)
+    moved = (
+        host.both_ways(copies.forward_out, copies.forward_in),
+        host.both_ways(np.zeros(1), copies.backward_in),
+    )
+    ahead = stages.launched_forward
+    slower = []
+    for unit, copying, launched in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
+        copied = units.at_firsts(copying)
+        # at the end of a pass a device waits for what its host has yet to launch
+        late = np.maximum(launched - stages.of_stages(unit), 0.0)
+        slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
+    return slower[0], slower[1]
+
+
+def held_in_host(choice: Choice, stages: StageCosts, copies: Copies, host: HostRates) -> float:
+    """What waits in the memory of the fullest host. [B]
+
+    Parameters
+    ----------
+    choice, stages, copies, host
+        As of `copied_update`.
+    """
+    held = np.zeros(choice.pp)
+    if "activations" in choice.offload:
+        held = held + activations(choice, stages.kept, stages.waiting)
+    held = held + stages.of_stages(copies.forward_in).sum(axis=0)
+    if "optimizer" in choice.offload:
+        weights = stages.weights
+        rows = (weights.state + weights.gradients) / (weights.ranks if choice.zero else 1.0)
+        held = held + rows.sum(axis=0)
+    alone = choice.dp * choice.inside.tp * choice.inside.cp >= host.devices
+    return float(held.max() if alone else held.mean()) * host.devices

@@ -12,6 +12,7 @@ from costmodels.strategy.blocks import is_transformer
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
+from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import least_copied, most_offloaded, offloaded
 from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
 from planner.joint.variants import is_variant
@@ -71,7 +72,9 @@ def with_offload(
         others = [least, *map(ranking.estimates.of, ways)]
         found += [other for other in others if other.memory <= most]
         best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
-    left = ranking.add(heavy, found)
+    memory = MemoryBounds(ranking.estimates)
+    # told one by one, as far as they are asked for
+    left = ranking.add((row for row in heavy if not memory.refutes(row[1])), found)
     return sorted(found, key=lambda one: one.seconds), left
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -19,8 +19,9 @@ MARGIN = 0.03
 MEMORY_MARGIN = 0.03
 # What takes longer than the best estimate by more, by its passes alone, is not estimated in full.
 PASSED_OVER = 0.2
-# Choices, each with what no step of it takes less than, the least first. [s]
-Rows = Sequence[tuple[float, Choice]]
+# A choice with what no step of it takes less than, and many of them, the least first. [s]
+Row = tuple[float, Choice]
+Rows = Sequence[Row]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -89,7 +90,7 @@ class Ranking:
 
     def add(
         self,
-        rows: Rows,
+        rows: Iterable[Row],
         found: list[Estimate],
         *,
         every: bool = False,
@@ -110,7 +111,7 @@ class Ranking:
 
     def _estimate_all(
         self,
-        rows: Rows,
+        rows: Iterable[Row],
         every: bool,
         found: list[Estimate],
         margin: float | None = None,

@@ -295,7 +295,7 @@ class JointSearch:
         if offloads or left < math.inf or any(one.memory <= device.memory for one in self.ranked):
             return False
         least = least_of_heavy(self.setting, self.heavy, self.least)
-        least += bounds.least_memories(choice for _, choice in rows)
+        least += bounds.memory.of_all(choice for _, choice in rows)
         return min(least, default=0.0) > device.memory
 
     def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:

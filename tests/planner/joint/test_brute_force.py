@@ -192,7 +192,7 @@ def _all_steps(setting, asked=lambda choice: True):
             continue
         bound, floor = bounds.of(choice), floors.floor(choice)
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
-        least = bounds.least_memory(choice, inside)
+        least = bounds.memory.of(choice, inside)
         ways = {way: bounds.of(way, alone=True) for way in bounds.shards(choice)}
         cuts = [other for way in ways for other in _cuts(estimates, way, inside)]
         each = [member for cut in cuts for member in bounds.members(cut)]

@@ -115,7 +115,7 @@ def test_estimates_of_all_shards_are_near_the_simulation_and_bounds_below_it(con
             assert bounds.of(choice, fitting=False) <= found.seconds
             assert bounds.of(way, fitting=False, alone=True) <= found.seconds
             inside = estimates.insides(3).of(way.inside, way.samples)
-            assert bounds.least_memory(way, inside) <= found.peak_memory
+            assert bounds.memory.of(way, inside) <= found.peak_memory
             assert one.memory >= held  # fewer ranks hold more
             held = one.memory
             off.append(abs(one.seconds / found.seconds - 1.0))

@@ -109,7 +109,7 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
         assert found.seconds > floors.floor(choice) >= least
         assert found.seconds >= bounds.of(choice) >= floors.floor(choice) * 0.99
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
-        assert found.peak_memory >= bounds.least_memory(choice, inside)
+        assert found.peak_memory >= bounds.memory.of(choice, inside)
         off.append(abs(one.seconds / found.seconds - 1.0))
         if choice.zero < 3:  # the allocator of that runtime is left to the simulation
             assert one.memory == pytest.approx(found.peak_memory, rel=0.25)

@@ -84,7 +84,11 @@ def test_no_offloaded_choice_undercuts_its_bounds(tmp_path, tied, optimizer, clu
         assert bounds.of(other) <= found.seconds
         assert least_copied(setting, other, weights.least_parameters(other)) <= found.seconds
         inside = estimates.insides(other.zero).of(other.inside, other.samples)
-        assert bounds.least_memory(other, inside) <= found.peak_memory
+        assert bounds.memory.of(other, inside) <= found.peak_memory
+        assert not (found.fits and bounds.memory.refutes(other))
+        # so that a single sample tells what several of them keep
+        one_sample = estimates.insides(other.zero).of(other.inside, 1)
+        assert inside.kept == pytest.approx(other.samples * one_sample.kept, rel=1e-12)
         assert weights.of(other) <= found.peak_memory
         # copies only add to what a step takes: where a choice fits, nothing is gained by them
         assert found.seconds >= alone.seconds * (1 - 1e-3)

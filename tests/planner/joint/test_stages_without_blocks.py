@@ -69,7 +69,7 @@ def test_bounds_of_interleaved_stages_hold():
         assert found is not None
         assert bounds.of(choice, fitting=False) <= found.seconds
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
-        assert bounds.least_memory(choice, inside) <= found.peak_memory
+        assert bounds.memory.of(choice, inside) <= found.peak_memory
 
 
 @pytest.mark.parametrize(

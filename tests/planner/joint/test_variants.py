@@ -100,7 +100,7 @@ def test_no_step_with_some_heads_of_all_positions_undercuts_its_bound(tmp_path, 
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         assert floors.floor(choice) <= step.seconds
         assert bounds.of(choice) <= step.seconds
-        assert bounds.least_memory(choice, inside) <= step.peak_memory
+        assert bounds.memory.of(choice, inside) <= step.peak_memory
         assert estimates.least(choice) <= estimates.of(choice).seconds
         seen.add((choice.inside.cp_kind, choice.schedule))
     assert len(seen) == 3

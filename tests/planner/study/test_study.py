@@ -166,7 +166,11 @@ def test_a_killed_worker_loses_nothing():
 
 
 @pytest.mark.parametrize(
-    "sign", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGINT]
+    "sign",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGKILL, signal.SIGTERM)),
+        signal.SIGINT,
+    ],
 )
 def test_a_stopped_study_goes_on_where_it_was(sign):
     url = "study.journal"

@@ -1,0 +1,112 @@
+"""What devices hold at least under a global choice; docs/joint-search.md has the proofs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.errors import InputError
+from planner.joint.choices import Choice
+from planner.joint.estimate import ROUNDING, Estimates
+from planner.joint.micro_batch import MicroBatch
+from planner.joint.runtimes import choice_runtime
+from planner.joint.unequal import cuts_of
+
+Floats = NDArray[np.float64]
+
+
+class MemoryBounds:
+    """Bounds of the memory of one question's choices.
+
+    Parameters
+    ----------
+    estimates
+        What choices cost.
+    """
+
+    def __init__(self, estimates: Estimates) -> None:
+        self.estimates = estimates
+        self.capacity = estimates.setting.cluster.device.memory
+
+    def of_all(self, choices: Iterable[Choice]) -> Iterator[float]:
+        """As `of`, of all choices that can run. [B]"""
+        for choice in choices:
+            insides = self.estimates.insides(choice.zero)
+            with suppress(InputError):
+                yield self.of(choice, insides.of(choice.inside, choice.samples))
+
+    def of(self, choice: Choice, inside: MicroBatch) -> float:
+        """What some device holds at least, wherever the stages are cut. [B]
+
+        Parameters
+        ----------
+        choice, inside
+            The choice, and what a micro-batch of it costs.
+        """
+        least = self._anyhow(choice, inside)
+        if choice.chunks == 1 or "activations" in choice.offload:
+            return least
+        pp = choice.pp
+        under = 2 * (pp - np.arange(pp) - 1) + (choice.chunks - 1) * pp
+        under = np.clip(under, 1, choice.micro_batches * choice.chunks)
+        standing, fullest = self.standing(choice, inside), math.inf
+        for starts in cuts_of(self.estimates, choice):
+            held = np.add.reduceat(standing, starts).reshape(-1, pp).sum(axis=0)
+            kept = np.add.reduceat(inside.kept, starts).reshape(-1, pp).min(axis=0)
+            fullest = min(fullest, float((held + under * kept).max()))
+        return max(least, fullest + self._reserved(choice))
+
+    def refutes(self, choice: Choice) -> bool:
+        """Whether a choice is known not to fit, by a micro-batch of a single sample.
+
+        What is kept of several samples is so many times what is kept of one.
+        """
+        try:
+            one = self.estimates.insides(choice.zero).of(choice.inside, 1)
+        except InputError:
+            return False
+        inside = replace(one, kept=choice.samples * one.kept)
+        return self._anyhow(choice, inside) * (1.0 - ROUNDING) > self.capacity
+
+    def standing(self, choice: Choice, inside: MicroBatch) -> Floats:
+        """As of `MicroBatch.standing`. [B]"""
+        return inside.standing(choice, self.estimates.ranks(choice, inside))
+
+    def _reserved(self, choice: Choice) -> float:
+        """What the framework reserves at least. [B]"""
+        reserved = self.estimates.setting.cluster.device.reserved_memory
+        runtime = choice_runtime(self.estimates.runtime, choice.zero)
+        staged = choice.pp > 1 and "stages" in runtime.groups
+        if runtime.caching and (choice.dp > 1 or staged):
+            # its replicas or stages have a communicator besides that of all devices
+            reserved += min(runtime.communicator, runtime.communicator_of_two)
+        return reserved
+
+    def _anyhow(self, choice: Choice, inside: MicroBatch) -> float:
+        """As `of`, however stages of several chunks are cut. [B]"""
+        standing, pp = self.standing(choice, inside), choice.pp
+        reserved = self._reserved(choice)
+        if "activations" in choice.offload:
+            return float(standing.sum()) / pp + reserved
+        least = (float(standing.sum()) + inside.total_kept) / pp
+        # a layer lies whole on one stage, and its weight is gathered for its backward pass
+        alone = standing
+        if choice.zero > 2 and not choice.offload:
+            gathered = inside.numbers * (self.estimates.ranks(choice, inside) > 1.0)
+            sent = self.estimates.setting.machine.training.activation_size
+            alone = standing + gathered * sent
+        least = max(least, float(alone.max(initial=0.0)))
+        pieces = self.estimates.cuts.pieces
+        if choice.chunks == 1 and pieces and not self.estimates.cuts.by_shares:
+            held = np.add.reduceat(standing, pieces)
+            kept = np.add.reduceat(inside.kept, pieces)
+            flying = np.minimum(pp - np.arange(pp), choice.micro_batches)
+            if kept.min() > 0.0:
+                share = float((held / kept).min())
+                least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))
+        return least + reserved
