@@ -15,7 +15,7 @@ from planner.errors import InfeasibleError
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
-from planner.joint.estimate import Estimates
+from planner.joint.estimate import HOPELESS, Estimates
 from planner.joint.offload import least_copied, most_offloaded, offloaded
 from planner.joint.runtimes import choice_runtime
 from planner.joint.variants import with_variants
@@ -85,6 +85,7 @@ def test_no_offloaded_choice_undercuts_its_bounds(tmp_path, tied, optimizer, clu
         assert least_copied(setting, other, weights.least_parameters(other)) <= found.seconds
         inside = estimates.insides(other.zero).of(other.inside, other.samples)
         assert bounds.memory.of(other, inside) <= found.peak_memory
+        assert one.memory <= found.peak_memory * (1.0 + HOPELESS)
         assert not (found.fits and bounds.memory.refutes(other))
         # so that a single sample tells what several of them keep
         one_sample = estimates.insides(other.zero).of(other.inside, 1)
