@@ -190,7 +190,7 @@ class Estimates:
         stages = self._stages(choice, inside)
         memory = self._memory(choice, stages, inside)
         forward, backward = stages.forward, stages.backward
-        copies = None
+        copies, around = None, None
         if choice.offload:
             if self._is_hopeless(memory):
                 # nothing becomes of it: of how long it takes that its passes do is enough
@@ -202,18 +202,19 @@ class Estimates:
         if copies is not None:
             forward, backward = beside_copies(choice, stages, copies, self.host)
         elif choice.zero == 3 or gradients.by_unit:
-            forward, backward = stages.with_gathers(choice)
+            forward, backward, around = stages.with_gathers(choice)
         if gradients.each_micro_batch and not gradients.by_unit:
             moved, _ = stages.weights.reductions(choice)
             both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
             backward = both
         passes, in_turn = (forward, backward, stages.apart), self.runtime.waits_for_sends
-        ends = ends_of_passes(choice, *passes, stages.sends, in_turn=in_turn)
+        ends = ends_of_passes(choice, *passes, stages.sends, in_turn=in_turn, around=around)
         # gradients are whole with the passes of weights
         last = stages.apart if choice.fills_bubbles else backward
         tails = self._tails(choice, stages, last, ends.max() - ends)
+        if around is not None:
+            tails = tails + around.behind
         if copies is not None:
-            gradients = self.exchanges.gradients(choice.zero)
             tails = tails + copied_update(choice, stages, copies, self.host, gradients, last)
         seconds = float((ends + tails).max())
         computed = choice.micro_batches * stages.computed.sum(axis=0)

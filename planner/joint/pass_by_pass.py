@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.strategy import Schedule
 from planner.joint.choices import Choice
+from planner.joint.gathers import Around
 from planner.joint.passes import staged_time, zero_bubble_ends
 
 Floats = NDArray[np.float64]
@@ -50,6 +51,7 @@ def ends_of_passes(
     sends: Floats,
     *,
     in_turn: bool = False,
+    around: Around | None = None,
 ) -> Floats:
     """When each group is through with all passes: one by one, or where there are many about. [s]
 
@@ -64,9 +66,16 @@ def ends_of_passes(
         A message from each stage but the last to the next one. [s]
     in_turn
         Whether a group computes nothing while it sends.
+    around
+        What travels around passes.
     """
     if choice.pp > 1 and _num_passes(choice) <= MOST_PASSES:
-        return _one_by_one(choice, (forward, backward, apart), sends, in_turn=in_turn)
+        return _one_by_one(choice, (forward, backward, apart), sends, around, in_turn=in_turn)
+    if around is not None:
+        # nothing is gathered behind the last pass of all
+        forward, backward = forward + around.late[0], backward + around.late[1]
+        more = around.opening - around.late[1][0]
+        return ends_of_passes(choice, forward, backward, apart, sends, in_turn=in_turn) + more
     if choice.fills_bubbles:
         return zero_bubble_ends(choice, forward[0], backward[0], apart[0], sends)
     seconds = staged_time(choice, forward, backward, sends, in_turn=in_turn)
@@ -82,7 +91,12 @@ def _num_passes(choice: Choice) -> int:
 
 
 def _one_by_one(
-    choice: Choice, passes: tuple[Floats, Floats, Floats], sends: Floats, *, in_turn: bool
+    choice: Choice,
+    passes: tuple[Floats, Floats, Floats],
+    sends: Floats,
+    around: Around | None,
+    *,
+    in_turn: bool,
 ) -> Floats:
     """As `ends_of_passes`, which says what it takes. [s]"""
     forward, backward, apart = passes
@@ -90,21 +104,26 @@ def _one_by_one(
         backward = backward - apart
     took = np.concatenate([row.ravel() for row in (forward, backward, apart)]).tolist()
     over: list[float] = sends.tolist()
-    free, sent = [0.0] * choice.pp, [0.0] * choice.pp
+    free, sent, done = [0.0] * choice.pp, [0.0] * choice.pp, [0.0] * choice.pp
+    lead = late = [0.0] * len(took)
+    if around is not None:
+        lead, late = (np.concatenate([r.ravel() for r in rows]).tolist() for rows in around[:2])
+        free = around.opening.tolist()
     arrived: list[float] = []
     order = _order(choice.schedule, choice.pp, choice.chunks, choice.micro_batches)
     for group, place, after, border in order:
         begin = free[group]
         if after >= 0:
             begin = max(begin, arrived[after])
-        end = free[group] = begin + took[place]
+        end = done[group] = begin + took[place] - min(begin - free[group], lead[place])
+        free[group] = end + late[place]
         if border >= 0:
             # messages of a group go one after the other
             end = sent[group] = max(end, sent[group]) + over[border]
             if in_turn:
-                free[group] = end
+                done[group], free[group] = end, max(end, free[group])
         arrived.append(end)
-    return np.array(free)
+    return np.array(done)
 
 
 @lru_cache(maxsize=512)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
 from planner.joint.exchanges import Exchanges, Gradients
+from planner.joint.gathers import RunsOfUnits
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.units import Units
 
@@ -67,6 +68,7 @@ class StageWeights:
         self._buffers: dict[float, Floats] = {}
         self._gathered: Floats | None = None
         self._beside: Floats | None = None
+        self._runs: RunsOfUnits | None = None
 
     def standing(self, choice: Choice) -> Floats:
         """Weights, gradients and optimizer state of each group. [B]"""
@@ -203,6 +205,15 @@ class StageWeights:
         if key not in exchanges.by_unit:
             exchanges.by_unit[key] = self._by_unit(gradients, cuts_weights)
         return exchanges.by_unit[key]
+
+    def runs(self, choice: Choice) -> RunsOfUnits:
+        """Units that bring weights, with what runs beside what travels for them."""
+        if self._runs is None:
+            gathers, scatters, _ = self.by_unit(choice)
+            firsts = self.units.firsts
+            weighs = (gathers + scatters)[firsts] > 0.0
+            self._runs = RunsOfUnits.of(self.starts, firsts, weighs)
+        return self._runs
 
     def _by_unit(self, gradients: Gradients, cuts_weights: bool) -> tuple[Floats, Floats, Floats]:
         """As `by_unit`.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
+from planner.joint.gathers import Around, BesideUnits, passes_beside
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.stage_weights import StageWeights
 from planner.joint.units import Units
@@ -101,49 +102,66 @@ class StageCosts:
             sends=weights.exchanges.sends(choice.pp, tuple(inside.sent[ends].tolist())),
         )
 
-    def with_gathers(self, choice: Choice) -> tuple[Floats, Floats]:
-        """Both passes of each stage where weights are gathered unit by unit. [s]"""
-        forward, backward = map(self.of_stages, self.with_gathers_by_unit(choice))
+    def with_gathers(self, choice: Choice) -> tuple[Floats, Floats, Around]:
+        """Both passes of each stage where weights are gathered unit by unit, and what is around.
+
+        [s]
+        """
+        both = self._beside(choice)
+        launched = (self.launched_forward, self.launched - self.launched_forward)
+        took, lead = [], []
+        for beside, least in zip(both, launched, strict=True):
+            seconds = self._of_units(beside.took)
+            took.append(np.maximum(seconds, least))
+            lead.append(took[-1] - np.maximum(seconds - self._of_units(beside.lead), least))
+        forward, backward = took
+        none = np.zeros_like(forward)
+        left = none
         if choice.shard_size and self.weights.exchanges.gradients(choice.zero).by_unit:
-            # sums over shards wait for no unit, only for each other
+            # sums over shards wait for no unit, and no unit for them: only for each other
             sums = self.of_stages(self.weights.by_unit(choice)[2])
-            beside = backward + (forward if choice.micro_batches > 1 else 0.0)
-            hidden = np.minimum(sums, beside)
-            backward = backward + sums - hidden + OVERLAP_FACTOR * hidden
-        launched = self.launched - self.launched_forward
-        return np.maximum(forward, self.launched_forward), np.maximum(backward, launched)
+            beside_them = backward + (forward if choice.micro_batches > 1 else 0.0)
+            hidden = np.minimum(sums, beside_them)
+            backward, left = backward + OVERLAP_FACTOR * hidden, sums - hidden
+        late = [self._of_units(beside.late) for beside in both]
+        gathers = self.weights.by_unit(choice)[0][self.units.firsts]
+        opening = self._of_units(self.weights.runs(choice).opens * gathers)[0]
+        around = Around(
+            lead=(lead[0], lead[1], none),
+            late=(late[0], late[1], none),
+            opening=opening,
+            behind=choice.micro_batches * left.sum(axis=0),
+        )
+        return forward, backward, around
 
     def of_stages(self, values: Floats) -> Floats:
         """What values of all layers are for each stage."""
         return np.add.reduceat(values, self.starts).reshape(self.forward.shape)
 
-    def with_gathers_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:
-        """Both passes of each unit, at its first layer, where weights are gathered. [s]
+    def _of_units(self, values: Floats) -> Floats:
+        """What values of all units are for each stage."""
+        return self.of_stages(self._at_firsts(values))
 
-        Beside a unit travel the weights of the next one, and the gradients of the one before.
-        """
+    def _at_firsts(self, values: Floats) -> Floats:
+        found = np.zeros(self.units.num_layers)
+        found[self.units.firsts] = values
+        return found
+
+    def with_gathers_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:
+        """Both passes of each unit, at its first layer, with all that travels beside them. [s]"""
+        forward, backward = (one.took + one.late for one in self._beside(choice))
+        return self._at_firsts(forward), self._at_firsts(backward)
+
+    def _beside(self, choice: Choice) -> tuple[BesideUnits, BesideUnits]:
+        """Both passes of each unit where weights are gathered."""
         gathers, scatters, _ = self.weights.by_unit(choice)
         if not self.weights.exchanges.gradients(choice.zero).by_unit:
             scatters = np.zeros_like(scatters)
-        firsts, order = self.units.firsts, self.units.order
-        stage = np.searchsorted(self.starts, firsts, side="right")
-        # backward, the unit before is the one behind; each forward pass but the first follows a
-        # backward pass
-        behind = np.zeros_like(gathers)
-        same = stage[1:] == stage[:-1]
-        behind[firsts[:-1]] = np.where(same, scatters[firsts[1:]], 0.0)
-        before = np.zeros_like(gathers)
-        opening = np.concatenate(([True], ~same))
-        before[firsts] = np.where(opening, scatters[firsts], 0.0) * (
-            1.0 - 1.0 / choice.micro_batches
+        firsts, work = self.units.firsts, (self.inside.forward, self.inside.backward)
+        return passes_beside(
+            self.weights.runs(choice),
+            (self.units.sums(work[0]), self.units.sums(work[1])),
+            gathers[firsts],
+            scatters[firsts],
+            choice.micro_batches,
         )
-        rows = []
-        for work, moved in (
-            (self.inside.forward, gathers + before),
-            (self.inside.backward, gathers + behind),
-        ):
-            unit = np.bincount(self.units.owners, weights=work[order], minlength=len(work))
-            # what is gathered behind computation slows it down
-            slowed = unit + OVERLAP_FACTOR * np.minimum(unit, moved)
-            rows.append(np.maximum(slowed, moved))
-        return rows[0], rows[1]

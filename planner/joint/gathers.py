@@ -1,0 +1,166 @@
+"""Passes beside which weights are gathered and gradients reduced, unit by unit of layers.
+
+Each unit's weights travel while the one before it is computed, and while a group waits for others:
+with few micro-batches, waiting hides most of what computation does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.simulation.run import OVERLAP_FACTOR
+
+Floats = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+Places = NDArray[np.intp]
+
+
+class Around(NamedTuple):
+    """What travels around passes, while a group waits if it does; rows are chunks.
+
+    Parameters
+    ----------
+    lead
+        How much sooner forward, backward and weight passes end where a group waits as long before
+        them. [s]
+    late
+        How much longer what is gathered for the next pass travels than each of them lasts. [s]
+    opening, behind
+        Gathers before the first pass of each group, and what gradients take behind its last one
+        because others do not leave room for them. [s]
+    """
+
+    lead: tuple[Floats, Floats, Floats]
+    late: tuple[Floats, Floats, Floats]
+    opening: Floats
+    behind: Floats
+
+
+class RunsOfUnits(NamedTuple):
+    """Units that bring weights, each with those without weights that run meanwhile.
+
+    Parameters
+    ----------
+    forward, backward
+        Of each unit the one that it runs with, in both passes.
+    next, before
+        Of each one with weights the next and the one before in its stage, or itself.
+    opens, ends
+        Whether it is the first of its stage with weights, and the last one.
+    """
+
+    forward: Places
+    backward: Places
+    next: Places
+    before: Places
+    opens: Marks
+    ends: Marks
+
+    @classmethod
+    def of(cls, starts: Sequence[int], firsts: Places, weighs: Marks) -> RunsOfUnits:
+        """The runs of the stages of a cut.
+
+        Parameters
+        ----------
+        starts, firsts
+            The first layer of each stage, and of each unit.
+        weighs
+            Whether a unit has weights.
+        """
+        count = len(firsts)
+        place, stage = np.arange(count), np.searchsorted(starts, firsts, side="right")
+        same = stage[:-1] == stage[1:]
+        # the nearest one with weights up to a unit and from it on, in its stage
+        up_to = np.maximum.accumulate(np.where(weighs, place, -1))
+        from_it = np.minimum.accumulate(np.where(weighs, place, count)[::-1])[::-1]
+        has_before = (up_to >= 0) & (stage[up_to] == stage)
+        has_next = (from_it < count) & (stage[from_it.clip(max=count - 1)] == stage)
+        earlier = weighs & np.append(False, has_before[:-1] & same)
+        later = weighs & np.append(has_next[1:] & same, False)
+        return cls(
+            forward=np.where(has_before, up_to, np.where(has_next, from_it, place)),
+            backward=np.where(has_next, from_it, np.where(has_before, up_to, place)),
+            next=np.where(later, np.append(from_it[1:], 0), place),
+            before=np.where(earlier, np.append(0, up_to[:-1]), place),
+            opens=weighs & ~earlier,
+            ends=weighs & ~later,
+        )
+
+
+class BesideUnits(NamedTuple):
+    """A pass, unit by unit.
+
+    Parameters
+    ----------
+    took
+        Of each unit with weights, and what runs with it. [s]
+    lead, late
+        As of `Around`, of the first unit and of the last one. [s]
+    """
+
+    took: Floats
+    lead: Floats
+    late: Floats
+
+    @classmethod
+    def of(cls, work: Floats, moved: Floats, coming: Floats, first: Marks) -> BesideUnits:
+        """What passes take beside what travels.
+
+        Parameters
+        ----------
+        work, moved
+            Computation of each unit, and what travels beside it for the same pass. [s]
+        coming
+            What travels beside it for the next pass. [s]
+        first
+            Which units are the first of their stage.
+        """
+        took = _beside(work, moved)
+        return cls(
+            took=took,
+            lead=np.where(first, took - work, 0.0),
+            late=_beside(work, moved + coming) - took,
+        )
+
+
+def _beside(work: Floats, moved: Floats) -> Floats:
+    """Computation beside what travels, which slows it down. [s]"""
+    return np.maximum(work + OVERLAP_FACTOR * np.minimum(work, moved), moved)
+
+
+def passes_beside(
+    runs: RunsOfUnits,
+    work: tuple[Floats, Floats],
+    gathers: Floats,
+    scatters: Floats,
+    count: int,
+) -> tuple[BesideUnits, BesideUnits]:
+    """Both passes of each unit, beside the weights of the next and the gradients of the one before.
+
+    Parameters
+    ----------
+    runs
+        Units that bring weights.
+    work
+        Computation of each unit in both passes. [s]
+    gathers, scatters
+        Of the weights and of the gradients of each unit. [s]
+    count
+        Micro-batches: each forward pass but the first follows a backward pass. [items]
+    """
+    forward, backward = (
+        np.bincount(owners, weights=each, minlength=len(each))
+        for owners, each in zip((runs.forward, runs.backward), work, strict=True)
+    )
+    before = runs.opens * scatters * (1.0 - 1.0 / count)
+    behind = np.where(runs.ends, 0.0, scatters[runs.next])
+    following = np.where(runs.ends, 0.0, gathers[runs.next])
+    preceding = np.where(runs.opens, 0.0, gathers[runs.before])
+    return (
+        BesideUnits.of(forward, following + before, runs.ends * gathers, runs.opens),
+        BesideUnits.of(backward, preceding + behind, runs.opens * gathers, runs.ends),
+    )
