@@ -199,10 +199,12 @@ class Estimates:
             if held_in_host(choice, stages, copies, self.host) > self.host.memory:
                 memory = math.inf
         gradients = self.exchanges.gradients(choice.zero)
+        if choice.zero == 3 or gradients.by_unit:
+            forward, backward, around = stages.with_gathers(choice)
+        behind = 0.0 if around is None else around.behind
         if copies is not None:
             forward, backward = beside_copies(choice, stages, copies, self.host)
-        elif choice.zero == 3 or gradients.by_unit:
-            forward, backward, around = stages.with_gathers(choice)
+            around = None  # copies leave no room around passes
         if gradients.each_micro_batch and not gradients.by_unit:
             moved, _ = stages.weights.reductions(choice)
             both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
@@ -211,9 +213,7 @@ class Estimates:
         ends = ends_of_passes(choice, *passes, stages.sends, in_turn=in_turn, around=around)
         # gradients are whole with the passes of weights
         last = stages.apart if choice.fills_bubbles else backward
-        tails = self._tails(choice, stages, last, ends.max() - ends)
-        if around is not None:
-            tails = tails + around.behind
+        tails = self._tails(choice, stages, last, ends.max() - ends) + behind
         if copies is not None:
             tails = tails + copied_update(choice, stages, copies, self.host, gradients, last)
         seconds = float((ends + tails).max())

@@ -13,10 +13,11 @@ from costmodels.communication.collectives import send_recv_time
 from costmodels.simulation import Runtime
 from costmodels.simulation.buckets import reduced_late, travelling_part
 from costmodels.simulation.communicators import Neighbours, communicators_size
-from costmodels.simulation.messages import StageLinks
+from costmodels.simulation.messages import NO_MESSAGE, OUT, Message, StageLinks
 from costmodels.strategy import MemoryConfig, Stage
 from costmodels.strategy.usual import stage_shape
 from planner.joint.choices import Choice
+from planner.joint.gathers import Travel
 from planner.joint.runtimes import choice_runtime
 from planner.request.setting import Setting
 
@@ -73,7 +74,7 @@ class Exchanges:
         self.shared = [(place[owner], place[one]) for owner, names in sharers for one in names]
         self.sent: dict[tuple[int, tuple[float, ...]], Floats] = {}
         # what is exchanged of each unit, see `planner.joint.stage_weights`
-        self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
+        self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Travel, Travel, Travel]] = {}
 
     def gradients(self, zero: int) -> Gradients:
         """How gradients travel under a stage of ZeRO."""
@@ -198,15 +199,19 @@ class Exchanges:
         num_bytes
             The whole of what is exchanged. [B]
         """
-        if num_bytes <= 0.0 or self.ranks(pp, cut) == 1:
-            return 0.0
         key = (kind, pp, cut, num_bytes, shard_size)
         if key not in self.times:
-            links, members = self._links(pp), self.group(pp, cut, shard_size)
-            if kind == "all_reduce":
-                num_bytes *= self.runtime.passes(math.prod(members), links.one_way(members))
-            self.times[key] = links.collective(kind, np.array(members), num_bytes).time
+            self.times[key] = self._message(kind, pp, cut, num_bytes, shard_size).time
         return self.times[key]
+
+    def _message(self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int) -> Message:
+        """As `time`, with the links that it fills."""
+        if num_bytes <= 0.0 or self.ranks(pp, cut) == 1:
+            return NO_MESSAGE
+        links, members = self._links(pp), self.group(pp, cut, shard_size)
+        if kind == "all_reduce":
+            num_bytes *= self.runtime.passes(math.prod(members), links.one_way(members))
+        return links.collective(kind, np.array(members), num_bytes)
 
     def summed_up(self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int) -> float:
         """What is reduced over shards, summed up over the ranks that hold the same one. [s]
@@ -220,10 +225,38 @@ class Exchanges:
             return 0.0
         key = ("summed up", pp, cut, num_bytes, shard_size)
         if key not in self.times:
-            others = np.array(self.others(pp, cut, shard_size))
-            part = num_bytes / self.ranks(pp, cut, shard_size)
-            self.times[key] = self._links(pp).collective("all_reduce", others, part).time
+            self.times[key] = self._summed_up(pp, cut, num_bytes, shard_size).time
         return self.times[key]
+
+    def _summed_up(self, pp: int, cut: Cut, num_bytes: float, shard_size: int) -> Message:
+        """As `summed_up`, with the links that it fills."""
+        others = np.array(self.others(pp, cut, shard_size))
+        part = num_bytes / self.ranks(pp, cut, shard_size)
+        return self._links(pp).collective("all_reduce", others, part)
+
+    def travels_by(
+        self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int, *, sums: bool = False
+    ) -> Travel:
+        """What a collective takes by itself, and of the links that others use as well.
+
+        Parameters
+        ----------
+        kind, pp, cut, num_bytes, shard_size
+            As of `time`.
+        sums
+            Whether what is summed up is meant, as of `summed_up`.
+        """
+        busy = np.zeros(len(self.whole.shape))
+        if sums and not self.summed_up(kind, pp, cut, num_bytes, shard_size):
+            return Travel(np.zeros(()), busy)
+        message = (
+            self._summed_up(pp, cut, num_bytes, shard_size)
+            if sums
+            else self._message(kind, pp, cut, num_bytes, shard_size)
+        )
+        for (level, _, way), part in message.loads:
+            busy[level] += message.transfer * part * (way == OUT)
+        return Travel(np.array(message.time), busy)
 
     def reduced(self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int = 0) -> float:
         """A reduction over all ranks that hold a weight, one after the other with shards. [s]

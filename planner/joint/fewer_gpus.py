@@ -7,7 +7,7 @@ are known to cost; those that may be faster are asked for in full, the most prom
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
+from planner.joint.simulations import MOST_BESIDE
 from planner.joint.variants import is_variant, with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
@@ -95,10 +96,10 @@ class FewerGpus:
         best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
         stopped, misses = "", 0
         try:
-            for seconds, choice, part in self._promising(best):
+            for seconds, near, part in self._promising(best):
                 if self.deadline.passed:
                     break
-                if seconds >= best and not self._is_faster(choice, part, best):
+                if seconds >= best and not self._is_faster(near, part, best):
                     continue
                 if misses == MOST_MISSES_OF_FEWER:
                     break
@@ -117,23 +118,28 @@ class FewerGpus:
             return plan
         return replace(plan, search=replace(plan.search, stopped_by=stopped))
 
-    def _is_faster(self, choice: Choice | None, part: Setting, seconds: float) -> bool:
-        """Whether what is estimated to be as fast is faster when it is simulated.
+    def _is_faster(self, near: Sequence[Choice], part: Setting, seconds: float) -> bool:
+        """Whether any that is estimated to be about as fast is faster when it is simulated.
 
         Parameters
         ----------
-        choice, part
+        near, part
             As of `_promising`.
         seconds
             The best step so far. [s]
         """
-        if choice is None:
-            return False
-        runtime = choice_runtime(searched_runtime(part), choice.zero)
-        trial, _ = tried(part, choice.degrees, runtime)
-        return trial is not None and trial.fits and trial.seconds < seconds
+        layers, work = len(part.graph.compute_layers), 0
+        for choice in near:
+            work += layers * choice.micro_batches
+            if work > MOST_BESIDE and choice is not near[0]:
+                break
+            runtime = choice_runtime(searched_runtime(part), choice.zero)
+            trial, _ = tried(part, choice.degrees, runtime)
+            if trial is not None and trial.fits and trial.seconds < seconds:
+                return True
+        return False
 
-    def _promising(self, seconds: float) -> list[tuple[float, Choice | None, Setting]]:
+    def _promising(self, seconds: float) -> list[tuple[float, Sequence[Choice], Setting]]:
         """The smaller numbers that may be faster, the most promising first.
 
         Parameters
@@ -143,26 +149,27 @@ class FewerGpus:
 
         Returns
         -------
-        What the fastest with each is estimated to take [s], the choice unless it is a usual way to
-        train under a runtime of its own, and the question for it.
+        What the fastest with each is estimated to take [s], those that are about as fast unless it
+        is a usual way to train under a runtime of its own, and the question for it.
         """
         self.weights, known = LeastWeights(self.setting), seconds
         if not (self.floors.attends or self.wishes.kept_offload):
             self.least = LeastOfStages(self.setting)
-        rows: list[tuple[float, Choice | None, Setting]] = []
+        rows: list[tuple[float, Sequence[Choice], Setting]] = []
         for part in self._parts(seconds):
             if self.deadline.passed:
                 break
-            expected, usual = self._expected(part, known), self._usual(part)
+            near, usual = self._expected(part, known), self._usual(part)
             if usual < seconds:
-                rows.append((usual, None, part))
-            elif expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
-                rows.append((expected.seconds, expected.choice, part))
+                rows.append((usual, (), part))
+            elif near and near[0].seconds <= seconds * (1.0 + MARGIN):
+                expected = near[0]
+                rows.append((expected.seconds, [one.choice for one in near], part))
                 # what others are estimated to take matters as far as estimates are off
                 if expected.memory <= part.cluster.device.memory:
                     known = min(known, expected.seconds * (1.0 + MARGIN))
         rows = [row for row in rows if row[2].gpus not in self._of_splits]
-        rows += [(0.0, None, part) for part in self._of_splits.values()]
+        rows += [(0.0, (), part) for part in self._of_splits.values()]
         return sorted(rows, key=lambda row: row[0])
 
     @cached_property
@@ -220,8 +227,8 @@ class FewerGpus:
             if setting.cluster.can_use(gpus):
                 yield on_gpus(setting, gpus)
 
-    def _expected(self, part: Setting, limit: float) -> Estimate | None:
-        """What is estimated to be the fastest way to train on fewer GPUs, if any fits.
+    def _expected(self, part: Setting, limit: float) -> list[Estimate]:
+        """What are estimated to be the fastest ways to train on fewer GPUs that fit.
 
         Parameters
         ----------
@@ -252,7 +259,7 @@ class FewerGpus:
                     (rows if light else heavy).extend((floor, other) for other in others)
         rows.sort(key=lambda row: row[0])
         if not (rows or heavy):
-            return None
+            return []
         capacity = part.cluster.device.memory
         ranking = Ranking(
             estimates=estimates,
@@ -278,7 +285,8 @@ class FewerGpus:
             waiting, _ = heavy_rows(part, large, floors, self.deadline)
             ranked, _ = with_offload(ranking, ranked, waiting)
             rivals = [one for one in ranked if one.memory <= room]
-        return min(rivals, key=lambda one: one.seconds, default=None)
+        rivals.sort(key=lambda one: one.seconds)
+        return [one for one in rivals if one.seconds <= rivals[0].seconds * (1.0 + MARGIN)]
 
 
 def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:

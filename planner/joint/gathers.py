@@ -19,6 +19,34 @@ Marks = NDArray[np.bool_]
 Places = NDArray[np.intp]
 
 
+class Travel(NamedTuple):
+    """A collective, or several one after the other; of several units in the last dimension.
+
+    Parameters
+    ----------
+    time
+        By itself. [s]
+    busy
+        Of it, how long the links of each level would be full; (levels, ...). [s]
+    """
+
+    time: Floats
+    busy: Floats
+
+    def beside(self, other: Travel) -> Floats:
+        """What it takes while another one travels that it shares links with, half of each. [s]"""
+        full = (self.busy + np.minimum(self.busy, other.busy)).max(axis=0)
+        return np.asarray(np.maximum(self.time, full))
+
+    def times(self, factors: Floats | Marks) -> Travel:
+        """So many times as much of each unit."""
+        return Travel(self.time * factors, self.busy * factors)
+
+    def at(self, places: Places) -> Travel:
+        """Of the units at some places."""
+        return Travel(self.time[places], self.busy[:, places])
+
+
 class Around(NamedTuple):
     """What travels around passes, while a group waits if it does; rows are chunks.
 
@@ -98,45 +126,68 @@ class BesideUnits(NamedTuple):
     ----------
     took
         Of each unit with weights, and what runs with it. [s]
+    opening
+        Of it, before the first unit is through. [s]
     lead, late
         As of `Around`, of the first unit and of the last one. [s]
     """
 
     took: Floats
+    opening: Floats
     lead: Floats
     late: Floats
 
     @classmethod
-    def of(cls, work: Floats, moved: Floats, coming: Floats, first: Marks) -> BesideUnits:
+    def of(
+        cls, work: Floats, gathered: Travel, reduced: Travel, coming: Floats, first: Marks
+    ) -> BesideUnits:
         """What passes take beside what travels.
 
         Parameters
         ----------
-        work, moved
-            Computation of each unit, and what travels beside it for the same pass. [s]
+        work
+            Computation of each unit. [s]
+        gathered, reduced
+            Weights that the next one waits for, and gradients that nothing does. [s]
         coming
-            What travels beside it for the next pass. [s]
+            Weights for the next pass, which travel beside it as well. [s]
         first
             Which units are the first of their stage.
         """
-        took = _beside(work, moved)
+        moved = gathered.beside(reduced)
+        took = slowed_beside(work, moved, reduced.time)
         return cls(
             took=took,
+            opening=took * first,
             lead=np.where(first, took - work, 0.0),
-            late=_beside(work, moved + coming) - took,
+            late=slowed_beside(work, moved + coming, reduced.time) - took,
         )
 
 
-def _beside(work: Floats, moved: Floats) -> Floats:
-    """Computation beside what travels, which slows it down. [s]"""
-    return np.maximum(work + OVERLAP_FACTOR * np.minimum(work, moved), moved)
+def _with_others(owners: Places, work: Floats) -> Floats:
+    """What units take, each with all that run with it. [s]"""
+    return np.asarray(np.bincount(owners, weights=work, minlength=len(work)), dtype=np.float64)
+
+
+def slowed_beside(work: Floats, moved: Floats, reduced: Floats) -> Floats:
+    """Computation beside what travels: as long as both last, each slows the other down. [s]
+
+    Parameters
+    ----------
+    work
+        The computation. [s]
+    moved, reduced
+        What must be there in the end, and what need not be. [s]
+    """
+    both = np.minimum(work, np.maximum(moved, reduced))
+    return np.asarray(np.maximum(work, moved) + OVERLAP_FACTOR * both)
 
 
 def passes_beside(
     runs: RunsOfUnits,
     work: tuple[Floats, Floats],
-    gathers: Floats,
-    scatters: Floats,
+    gathers: Travel,
+    scatters: Travel,
     count: int,
 ) -> tuple[BesideUnits, BesideUnits]:
     """Both passes of each unit, beside the weights of the next and the gradients of the one before.
@@ -153,14 +204,14 @@ def passes_beside(
         Micro-batches: each forward pass but the first follows a backward pass. [items]
     """
     forward, backward = (
-        np.bincount(owners, weights=each, minlength=len(each))
+        _with_others(owners, each)
         for owners, each in zip((runs.forward, runs.backward), work, strict=True)
     )
-    before = runs.opens * scatters * (1.0 - 1.0 / count)
-    behind = np.where(runs.ends, 0.0, scatters[runs.next])
-    following = np.where(runs.ends, 0.0, gathers[runs.next])
-    preceding = np.where(runs.opens, 0.0, gathers[runs.before])
+    before = scatters.times(np.where(runs.opens, 1.0 - 1.0 / count, 0.0))
+    behind, following = (one.at(runs.next).times(~runs.ends) for one in (scatters, gathers))
+    preceding = gathers.at(runs.before).times(~runs.opens)
+    last, first = gathers.time * runs.ends, gathers.time * runs.opens
     return (
-        BesideUnits.of(forward, following + before, runs.ends * gathers, runs.opens),
-        BesideUnits.of(backward, preceding + behind, runs.opens * gathers, runs.ends),
+        BesideUnits.of(forward, following, before, last, runs.opens),
+        BesideUnits.of(backward, preceding, behind, first, runs.ends),
     )

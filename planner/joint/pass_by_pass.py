@@ -75,7 +75,8 @@ def ends_of_passes(
         # nothing is gathered behind the last pass of all
         forward, backward = forward + around.late[0], backward + around.late[1]
         more = around.opening - around.late[1][0]
-        return ends_of_passes(choice, forward, backward, apart, sends, in_turn=in_turn) + more
+        ends = ends_of_passes(choice, forward, backward, apart, sends, in_turn=in_turn)
+        return np.asarray(ends + more)
     if choice.fills_bubbles:
         return zero_bubble_ends(choice, forward[0], backward[0], apart[0], sends)
     seconds = staged_time(choice, forward, backward, sends, in_turn=in_turn)

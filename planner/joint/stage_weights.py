@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
 from planner.joint.exchanges import Exchanges, Gradients
-from planner.joint.gathers import RunsOfUnits
+from planner.joint.gathers import RunsOfUnits, Travel
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.units import Units
 
@@ -120,7 +120,7 @@ class StageWeights:
     def _reduced_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:
         """As `reductions`, where each unit of layers has its own."""
         _, near, far = self.by_unit(choice)
-        scattered = near + far
+        scattered = near.time + far.time
         rows = np.add.reduceat(scattered, self.starts).reshape(self.shape)
         # all but the last unit are behind the backward pass already
         firsts = scattered[list(self.starts)].reshape(self.shape)
@@ -193,7 +193,7 @@ class StageWeights:
             ends = max(own + min(each, max(meanwhile, 0.0)), other) + each
             tails[pair] = np.maximum(tails[pair], ends + early[pair])
 
-    def by_unit(self, choice: Choice) -> tuple[Floats, Floats, Floats]:
+    def by_unit(self, choice: Choice) -> tuple[Travel, Travel, Travel]:
         """Gathers of weights, and what gradients take, at the first layer of each unit. [s]
 
         Gradients are reduced over the ranks that share weights, and summed up over others then.
@@ -211,11 +211,11 @@ class StageWeights:
         if self._runs is None:
             gathers, scatters, _ = self.by_unit(choice)
             firsts = self.units.firsts
-            weighs = (gathers + scatters)[firsts] > 0.0
+            weighs = (gathers.time + scatters.time)[firsts] > 0.0
             self._runs = RunsOfUnits.of(self.starts, firsts, weighs)
         return self._runs
 
-    def _by_unit(self, gradients: Gradients, cuts_weights: bool) -> tuple[Floats, Floats, Floats]:
+    def _by_unit(self, gradients: Gradients, cuts_weights: bool) -> tuple[Travel, Travel, Travel]:
         """As `by_unit`.
 
         Parameters
@@ -226,7 +226,11 @@ class StageWeights:
             Whether weights are gathered.
         """
         inside, exchanges, pp = self.inside, self.exchanges, self.pp
-        gathers, scatters, sums = (np.zeros(len(inside.forward)) for _ in range(3))
+        levels = len(exchanges.whole.shape)
+        found = [
+            Travel(np.zeros(len(inside.forward)), np.zeros((levels, len(inside.forward))))
+            for _ in range(3)
+        ]
         numbers = self.units.sums(inside.numbers)
         largest = self.units.largest(inside.numbers)
         sizes = [
@@ -234,7 +238,7 @@ class StageWeights:
             for number in range(len(inside.cuts))
         ]
         # most units are alike
-        known: dict[tuple[float, ...], tuple[float, float, float]] = {}
+        known: dict[tuple[float, ...], tuple[list[Travel], ...]] = {}
         rows = zip(
             self.units.firsts.tolist(),
             numbers.tolist(),
@@ -247,17 +251,18 @@ class StageWeights:
                 continue
             row = (count, cut, *each)
             if row not in known:
-                gathered = scattered = summed = 0.0
+                gathered, scattered, summed = known[row] = ([], [], [])
                 if exchanges.ranks(pp, inside.cuts[cut]) > 1 and cuts_weights:
                     message = ("all_gather", pp, inside.cuts[cut], count * self.size)
-                    gathered = exchanges.time(*message, self.shard_size)
+                    gathered.append(exchanges.travels_by(*message, self.shard_size))
                 for other, size in zip(inside.cuts, each, strict=True):
                     reduced = (gradients.kind, pp, other, size, self.shard_size)
-                    scattered += exchanges.time(*reduced)
-                    summed += exchanges.summed_up(*reduced)
-                known[row] = gathered, scattered, summed
-            gathers[first], scatters[first], sums[first] = known[row]
-        return gathers, scatters, sums
+                    scattered.append(exchanges.travels_by(*reduced))
+                    summed.append(exchanges.travels_by(*reduced, sums=True))
+            for whole, parts in zip(found, known[row], strict=True):
+                whole.time[first] = sum(part.time for part in parts)
+                whole.busy[:, first] = sum(part.busy for part in parts)
+        return found[0], found[1], found[2]
 
     def buffers(self, bucket: float) -> Floats:
         """Two buckets of gradients in each stage of each group. [B]

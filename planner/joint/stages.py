@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
-from planner.joint.gathers import Around, BesideUnits, passes_beside
+from planner.joint.gathers import Around, BesideUnits, passes_beside, slowed_beside
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.stage_weights import StageWeights
 from planner.joint.units import Units
@@ -115,22 +115,26 @@ class StageCosts:
             took.append(np.maximum(seconds, least))
             lead.append(took[-1] - np.maximum(seconds - self._of_units(beside.lead), least))
         forward, backward = took
-        none = np.zeros_like(forward)
-        left = none
-        if choice.shard_size and self.weights.exchanges.gradients(choice.zero).by_unit:
-            # sums over shards wait for no unit, and no unit for them: only for each other
-            sums = self.of_stages(self.weights.by_unit(choice)[2])
-            beside_them = backward + (forward if choice.micro_batches > 1 else 0.0)
-            hidden = np.minimum(sums, beside_them)
-            backward, left = backward + OVERLAP_FACTOR * hidden, sums - hidden
         late = [self._of_units(beside.late) for beside in both]
-        gathers = self.weights.by_unit(choice)[0][self.units.firsts]
-        opening = self._of_units(self.weights.runs(choice).opens * gathers)[0]
+        gathers, scatters, sums = self.weights.by_unit(choice)
+        none = behind = np.zeros_like(forward)
+        if self.weights.exchanges.gradients(choice.zero).by_unit:
+            # gradients wait for no pass, and no pass for them: only for links, and in turn
+            both_ways = choice.micro_batches > 1
+            more = forward + late[0] + late[1] if both_ways else -self._of_units(both[1].opening)
+            room = backward + more
+            busy = (1.0 + both_ways) * gathers.busy + scatters.busy + sums.busy
+            needed = [self.of_stages(one) - room for one in (scatters.time + sums.time, *busy)]
+            behind = choice.micro_batches * np.maximum.reduce(needed)
+            behind = (behind - self.weights.reductions(choice)[1]).clip(min=0.0)
+            hidden = np.minimum(self.of_stages(sums.time), room)
+            backward = backward + OVERLAP_FACTOR * hidden.clip(min=0.0)
+        first = self.weights.runs(choice).opens * gathers.time[self.units.firsts]
         around = Around(
             lead=(lead[0], lead[1], none),
             late=(late[0], late[1], none),
-            opening=opening,
-            behind=choice.micro_batches * left.sum(axis=0),
+            opening=self._of_units(first)[0],
+            behind=behind.sum(axis=0),
         )
         return forward, backward, around
 
@@ -148,20 +152,30 @@ class StageCosts:
         return found
 
     def with_gathers_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:
-        """Both passes of each unit, at its first layer, with all that travels beside them. [s]"""
-        forward, backward = (one.took + one.late for one in self._beside(choice))
-        return self._at_firsts(forward), self._at_firsts(backward)
+        """Both passes of each unit, at its first layer, beside its own weights and gradients. [s]
+
+        Where weights come from the host, and gradients go there, none of them comes early.
+        """
+        gathers, scatters, _ = self.weights.by_unit(choice)
+        if not self.weights.exchanges.gradients(choice.zero).by_unit:
+            scatters = scatters.times(np.zeros(1))
+        forward, backward = map(self.units.at_firsts, (self.inside.forward, self.inside.backward))
+        moved = gathers.time + scatters.time
+        return (
+            slowed_beside(forward, gathers.time, gathers.time),
+            slowed_beside(backward, moved, moved),
+        )
 
     def _beside(self, choice: Choice) -> tuple[BesideUnits, BesideUnits]:
         """Both passes of each unit where weights are gathered."""
         gathers, scatters, _ = self.weights.by_unit(choice)
         if not self.weights.exchanges.gradients(choice.zero).by_unit:
-            scatters = np.zeros_like(scatters)
+            scatters = scatters.times(np.zeros(1))
         firsts, work = self.units.firsts, (self.inside.forward, self.inside.backward)
         return passes_beside(
             self.weights.runs(choice),
             (self.units.sums(work[0]), self.units.sums(work[1])),
-            gathers[firsts],
-            scatters[firsts],
+            gathers.at(firsts),
+            scatters.at(firsts),
             choice.micro_batches,
         )
