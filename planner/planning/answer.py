@@ -80,12 +80,11 @@ class Inquiry:
         if self.options.least_memory or decision.stopped_by or decision.seconds == math.inf:
             return found, decision
         took = time.monotonic() - began
-        if rival == math.inf:
-            try:
-                judged = sharpened(judged, self.options, self.deadline)
-            except KeyboardInterrupt:
-                return found, replace(decision, stopped_by="interrupt")
-            found, decision = judged.attempt, judged.decide()
+        try:
+            judged = sharpened(judged, self.options, self.deadline, rival)
+        except KeyboardInterrupt:
+            return found, replace(decision, stopped_by="interrupt")
+        found, decision = judged.attempt, judged.decide()
         # what is so much slower for fewer can change no answer for this number, nor for more
         least = min(rival * (1.0 + SIMPLER_WITHIN), decision.seconds)
         try:

@@ -17,6 +17,7 @@ SERIES = (
     pytest.param("vgg16", "dgx-a100", 256, (128, 256, 512), marks=pytest.mark.slow),
     pytest.param("resnet18", "dgx-a100", 16, (8, 16, 32, 64), marks=pytest.mark.slow),
     pytest.param("resnet50", "aws-p3.2xlarge", 32, (2, 4, 8, 16), marks=pytest.mark.slow),
+    pytest.param("cosmoflow-128", "aws-p3.2xlarge", 4, (16, 32), marks=pytest.mark.slow),
     ("alexnet", "abci", 64, (8, 32)),
 )
 

@@ -33,7 +33,9 @@ FIRST_PART = 0.125
 MAX_TRIES = 6
 
 
-def sharpened(judged: Judged, options: SearchOptions, deadline: Deadline) -> Judged:
+def sharpened(
+    judged: Judged, options: SearchOptions, deadline: Deadline, rival: float = math.inf
+) -> Judged:
     """What was judged, with a sharper bound and with what that found, if anything is to be gained.
 
     Parameters
@@ -45,12 +47,14 @@ def sharpened(judged: Judged, options: SearchOptions, deadline: Deadline) -> Jud
         sharpen.
     deadline
         When the plan must be there.
+    rival
+        What takes longer does not matter. [s]
     """
     finals, formulation = judged.finals, judged.attempt.formulation
     result = judged.attempt.result
     if judged.stopped_by or options.tune_trials or result.memory_binds or not finals.fits:
         return judged
-    if not finals.best_of or _is_near(judged):
+    if not finals.best_of or _is_near(judged) or result.incumbent.bound >= rival * (1.0 - EQUAL):
         return judged
     if formulation.shared or not formulation.machine.training.gradient_overlap:
         return judged
@@ -63,7 +67,7 @@ def sharpened(judged: Judged, options: SearchOptions, deadline: Deadline) -> Jud
         sharper = Sharper.of(formulation, sizes, first, deadline)
     except (TooMuchIsNear, OutOfTime):
         return judged
-    return _below_its_step(judged, sharper, deadline)
+    return _below_its_step(judged, sharper, deadline, rival)
 
 
 def _is_near(judged: Judged) -> bool:
@@ -72,7 +76,7 @@ def _is_near(judged: Judged) -> bool:
     return bound >= judged.finals.fastest.seconds * (1.0 - NEAR_ENOUGH)
 
 
-def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline) -> Judged:
+def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline, rival: float) -> Judged:
     """What was judged, with what is found below its step.
 
     Little is below a low step and soon found, and what is simulated of it may be so fast that
@@ -84,14 +88,14 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline) -> Jud
         What was simulated of a search.
     sharper
         Finds more.
-    deadline
-        When to end with what is known.
+    deadline, rival
+        When to end with what is known, and what takes longer does not matter. [s]
     """
     done, most = judged.attempt.result.incumbent.bound, math.inf
-    more = (judged.finals.fastest.seconds - done) * FIRST_PART
+    more = (min(judged.finals.fastest.seconds, rival) - done) * FIRST_PART
     for _ in range(MAX_TRIES):
         before = judged.finals.fastest
-        worst = min(before.seconds * (1.0 - EQUAL), most)
+        worst = min(before.seconds * (1.0 - EQUAL), rival, most)
         if _is_near(judged) or done >= worst:
             break
         close = worst - done <= NEAR_ENOUGH / 2.0 * worst
@@ -100,7 +104,8 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline) -> Jud
             found = sharper.below(asked, deadline)
             judged = _proposed(_bounded(judged, found.bound), found.splits, deadline)
         except TooMuchIsNear:
-            if most < math.inf:
+            # where there is a rival, plans are asked for rather than a bound
+            if most < math.inf or rival < math.inf:
                 break
             most = asked
         except OutOfTime:
