@@ -13,6 +13,7 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
 from planner.joint.result import JointResult
 from planner.joint.runtimes import splits_by_layer, stages_of_zero
+from planner.joint.weights import LeastWeights
 from planner.plan import SearchSummary
 from planner.planning.infeasible import stopped_error
 from planner.planning.staged import StagedStep, named, usual_degrees
@@ -184,9 +185,8 @@ def _least_on_devices(setting: Setting, found: JointResult) -> tuple[float, str]
     held, host = least_held(setting), setting.cluster.host
     if host is None or not found.offloads:
         return held, "weights, gradients and optimizer state alone are"
-    gradients = float(setting.graph.parameters) * min(
-        setting.under(load_runtime(name)).machine.training.gradient_size for name in RUNTIMES
-    )
+    # usual ways to train that run under others have nothing in the hosts
+    gradients = float(setting.graph.parameters) * LeastWeights(setting).least_gradient
     hosts = -(-setting.gpus // setting.cluster.devices_per_host)
     beside = held - hosts * host.memory
     if gradients >= beside:

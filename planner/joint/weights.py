@@ -31,6 +31,11 @@ class LeastWeights:
             for sharded in (False, True)
         }
 
+    @property
+    def least_gradient(self) -> float:
+        """Of a parameter, whatever its gradient is cut into. [B]"""
+        return min(gradient for _, gradient, _ in self.sizes.values())
+
     def of(self, choice: Choice) -> float:
         """What the fullest group of devices holds at least: the mean of all. [B]"""
         weight, gradient, state = self.sizes[choice.zero > 2]

@@ -259,3 +259,13 @@ def test_estimates_tell_when_gradients_and_weights_leave(tmp_path, offload, zero
     step, reason = tried(setting, choice.degrees, choice_runtime(DDP, zero))
     assert step is not None, reason
     assert estimates.of(choice).seconds == pytest.approx(step.seconds, rel=0.05)
+
+
+def test_gradients_that_no_way_to_train_with_offload_has_room_for_prove_that_nothing_fits():
+    # 4 bytes a parameter wherever something waits in the hosts, though zero1 keeps 2 of them
+    asked = {"gpus": 16, "cluster": "dgx-a100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", {**asked, "model": "llama3-70b"}))
+    reserved, each = setting.cluster.device.reserved_memory, setting.graph.parameters / 16
+    with pytest.raises(InfeasibleError, match="gradients alone") as refused:
+        planner.optimize(model="llama3-70b", memory=reserved + 3.9 * each, **asked)
+    assert refused.value.proven
