@@ -32,6 +32,7 @@ from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.simulations import MOST_BESIDE
 from planner.joint.variants import is_variant, with_variants
+from planner.joint.verdict import least_held
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
@@ -73,6 +74,11 @@ class FewerGpus:
     splits: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
+
+    @cached_property
+    def held(self) -> float:
+        """What all devices hold together at least where nothing waits in the hosts. [B]"""
+        return least_held(self.setting)
 
     @cached_property
     def again(self) -> tuple[str, ...]:
@@ -207,6 +213,9 @@ class FewerGpus:
         """
         alike = self.wishes.any or not self.floors.attends
         if alike or part.asked_runtime is not None or part.batch % part.gpus:
+            return math.inf
+        device = part.cluster.device
+        if self.held / part.gpus > device.memory - device.reserved_memory:
             return math.inf
         apart = {
             name: degrees

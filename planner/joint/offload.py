@@ -24,6 +24,7 @@ from planner.request.setting import Setting
 Floats = NDArray[np.float64]
 # Whatever may wait in the memory of the hosts, less of it first.
 WAYS = tuple(names for count in (1, 2, 3) for names in itertools.combinations(OFFLOADED, count))
+OTHER_THAN_WEIGHTS = tuple(name for name in OFFLOADED if name != "weights")
 # Units of layers whose tensors are on the device although they wait in the host: in use, under way.
 UNITS = 2
 
@@ -34,17 +35,18 @@ def offloaded(choice: Choice) -> list[Choice]:
     return [one for one in ways if can_wait(one)]
 
 
-def most_offloaded(choice: Choice) -> Choice:
-    """A choice with all in the memory of the hosts that may wait there."""
-    every = replace(choice, offload=WAYS[-1])
-    if can_wait(every):
-        return every
-    return replace(choice, offload=tuple(name for name in WAYS[-1] if name != "weights"))
+def most_waiting(choice: Choice) -> tuple[str, ...]:
+    """All of a choice that may wait in the memory of the hosts."""
+    return WAYS[-1] if _weights_can_wait(choice) else OTHER_THAN_WEIGHTS
 
 
 def can_wait(choice: Choice) -> bool:
     """Whether weights that wait in the hosts are cut like their optimizer's state."""
-    return "weights" not in choice.offload or choice.zero in (0, 3)
+    return "weights" not in choice.offload or _weights_can_wait(choice)
+
+
+def _weights_can_wait(choice: Choice) -> bool:
+    return choice.zero in (0, 3)
 
 
 def least_copied(setting: Setting, choice: Choice, parameters: float) -> float:

@@ -13,7 +13,7 @@ from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.memory_bounds import MemoryBounds
-from planner.joint.offload import least_copied, most_offloaded, offloaded
+from planner.joint.offload import least_copied, most_waiting, offloaded
 from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
 from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
@@ -103,7 +103,7 @@ def heavy_rows(
     for choice in heavy:
         if rows and deadline.passed:
             return sorted(rows, key=lambda row: row[0]), 0.0
-        if not weights.fit(most_offloaded(choice)):
+        if not weights.fit(choice, most_waiting(choice)):
             continue
         fitting = [one for one in offloaded(choice) if weights.fit(one)]
         floor = floors.floor(choice) if fitting else 0.0

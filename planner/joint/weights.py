@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from costmodels.simulation import Runtime
 from planner.joint.choices import Choice
@@ -36,11 +36,20 @@ class LeastWeights:
         """Of a parameter, whatever its gradient is cut into. [B]"""
         return min(gradient for _, gradient, _ in self.sizes.values())
 
-    def of(self, choice: Choice) -> float:
-        """What the fullest group of devices holds at least: the mean of all. [B]"""
+    def of(self, choice: Choice, waiting: Collection[str] | None = None) -> float:
+        """What the fullest group of devices holds at least: the mean of all. [B]
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        waiting
+            What waits in the memory of the hosts, if not as the choice says.
+        """
         weight, gradient, state = self.sizes[choice.zero > 2]
-        weight *= "weights" not in choice.offload
-        state *= "optimizer" not in choice.offload
+        waiting = choice.offload if waiting is None else waiting
+        weight *= "weights" not in waiting
+        state *= "optimizer" not in waiting
         ranks, most = choice.dp * choice.inside.cp, choice.shard_size or math.inf
         total = 0.0
         for parameters, ways in ((self.others, 1), (self.experts, choice.inside.ep)):
@@ -56,9 +65,9 @@ class LeastWeights:
         each = self.others + self.experts / choice.inside.ep
         return each / choice.inside.tp / choice.pp
 
-    def fit(self, choice: Choice) -> bool:
+    def fit(self, choice: Choice, waiting: Collection[str] | None = None) -> bool:
         """Whether that is within the memory of a device."""
-        return self.of(choice) <= self.usable
+        return self.of(choice, waiting) <= self.usable
 
 
 def _bytes_each(setting: Setting, runtime: Runtime) -> tuple[float, float, float]:
