@@ -179,7 +179,8 @@ def least_of_role(works: Sequence[WeightWork], order: Sequence[StagePass]) -> fl
     """
     known: set[Local] = set()
     held = {work.program.number: StageLives(work, known).passes() for work in works}
-    most = max(op.scratch + op.buffer for _, op in update_operations(works))
+    # a stage without weights has none to update in its host
+    most = max((op.scratch + op.buffer for _, op in update_operations(works)), default=0.0)
     left: dict[tuple[int, int], float] = {}
     under_way, flying = 0.0, most_in_flight(order)
     # the passes of the first micro-batches: later ones repeat what these hold

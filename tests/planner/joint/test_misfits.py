@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from questions import small_llama
 
 import planner
 from costmodels.simulation import load_runtime
@@ -65,6 +66,19 @@ def test_what_comes_and_goes_in_a_pass_is_told_as_well(degrees):
     assert found is not None, reason
     activations = found.step.peak.memory.holders["activations"]
     assert found.short - 0.5 * activations < told[0] <= found.short + 1.0
+
+
+def test_a_stage_of_the_loss_alone_has_no_weights_to_update_in_its_host(tmp_path):
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4}
+    config = small_llama(tmp_path, **sizes, num_hidden_layers=4, vocab_size=50257)
+    setting, told = asked_for(config, gpus=4, precision="bf16", optimizer="adam"), []
+    # shares of computation, of which the head has most
+    degrees = Degrees(pp=4, micro_batches=4, offload=("weights",))
+    found, reason = tried(setting, degrees, load_runtime("nanotron"), None, None, told.append)
+    assert found is not None, reason
+    last = found.placed.strategy.stages[-1].layers
+    assert list(last) == ["loss"]
+    assert told[0] <= found.short + 1.0
 
 
 def test_pipelines_that_do_not_fit_are_not_laid_out(monkeypatch):
