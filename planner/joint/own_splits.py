@@ -45,6 +45,8 @@ from search.problem.deadline import Deadline, OutOfTime
 LEAST_GAIN = 0.005
 # Prices of memory lie between these powers of two; so often the range is halved. [items]
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
+# What lacks less may fit at other prices. [parts]
+NEARLY_FITS = 0.01
 # What the layers of such a plan are split by.
 NAME = "splits layer by layer"
 
@@ -252,6 +254,11 @@ class OwnSplits:
         if found is None or found.short > 2.0 * splits.saved(way.zero, 2.0**high):
             return
         found = self._try(splits, way, 2.0**high)
+        near = NEARLY_FITS * self.setting.cluster.device.memory
+        while found is not None and 0.0 < found.short < near and high > 0.0:
+            # what layers hold less in all, they may hold more of at the peak
+            high -= 1.0
+            found = self._try(splits, way, 2.0**high)
         if found is None or not found.fits:
             return
         for _ in range(HALVINGS):

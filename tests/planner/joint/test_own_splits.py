@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import planner
+from costmodels.cluster import load_cluster
 from planner.errors import InfeasibleError
 from planner.joint import own_splits
 from planner.joint.activations import LeastOfStages
@@ -212,3 +213,19 @@ def test_weights_that_are_cut_are_not_laid_out_where_more_is_held(monkeypatch):
         assert way.zero == 3
         assert not step.fits
         assert step.peak_memory >= least
+
+
+def test_a_price_that_is_too_high_is_lowered_where_that_fits():
+    """Layers that hold the least in all hold more at the peak than others do."""
+    asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 32, "memory": "1126.3 MiB"}
+    asked |= {"optimizer": "adam", "forbid": "hybrid"}
+    lassen, steps = load_cluster("lassen"), []
+    for factor in (1.0, 2.0):
+        inner = [
+            replace(level, bandwidth=factor * level.bandwidth)
+            for level in lassen.levels[: lassen.host_index + 1]
+        ]
+        levels = (*inner, *lassen.levels[lassen.host_index + 1 :])
+        plan = planner.optimize(**asked, cluster=replace(lassen, levels=levels))
+        steps.append(plan.step_time_s)
+    assert steps[1] <= steps[0]
