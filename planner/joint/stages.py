@@ -103,10 +103,7 @@ class StageCosts:
         )
 
     def with_gathers(self, choice: Choice) -> tuple[Floats, Floats, Around]:
-        """Both passes of each stage where weights are gathered unit by unit, and what is around.
-
-        [s]
-        """
+        """Both passes of each stage where weights are gathered, and what is around them. [s]"""
         both = self._beside(choice)
         launched = (self.launched_forward, self.launched - self.launched_forward)
         took, lead = [], []
@@ -147,6 +144,7 @@ class StageCosts:
         return self.of_stages(self._at_firsts(values))
 
     def _at_firsts(self, values: Floats) -> Floats:
+        """What values of all units are for layers: at the first one of each."""
         found = np.zeros(self.units.num_layers)
         found[self.units.firsts] = values
         return found

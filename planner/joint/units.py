@@ -23,7 +23,6 @@ class Units:
     def __init__(self, places: Sequence[Sequence[int]]) -> None:
         self.places = places
         self.firsts: Numbers = np.array([layers[0] for layers in places], dtype=np.intp)
-        self.owners: Numbers = np.repeat(self.firsts, [len(layers) for layers in places])
         flat = [layer for layers in places for layer in layers]
         self.order: Numbers = np.array(flat, dtype=np.intp)
         self.num_layers = len(flat)

@@ -187,7 +187,7 @@ def _left_by_terms(
     seen = {n: np.ones(len(formulation.spaces[n].candidates), dtype=bool) for n in whole.left}
     left = {n: np.ones(len(one.candidates), dtype=bool) for n, one in whole.left.items()}
     for weights in terms:
-        one = replace(whole, profile=Profile.of(weights), known={})
+        one = replace(whole, profile=Profile.of(weights))
         problem, classes = one.problem(worst)
         marginals = _marginals(problem, deadline)
         for name, value in values_left_out(one, problem, classes, marginals).items():

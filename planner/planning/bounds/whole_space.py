@@ -58,7 +58,7 @@ class WholeSpace:
         Rows in these of what the candidates of the search, and what the classes write and read: a
         column for the output and one for each input.
     known
-        What edges cost between layouts, as far as it was asked for.
+        What edges cost between layouts, as far as it was asked for, under whichever profile.
     """
 
     formulation: Formulation
@@ -228,11 +228,13 @@ class WholeSpace:
         )
         tensor = formulation.graph.layers[edge.target].inputs[edge.slot]
         num_bytes = tensor.size * formulation.machine.training.activation_size
-        table = changes.time(writes, reads, num_bytes)
-        if edge in formulation.repeated:
-            table = np.zeros_like(table)
-        table += share.messages * changes.time(reads, writes, num_bytes).T
-        table += share.link * changes.link_time(reads, writes, num_bytes).T
+        table = np.zeros((len(writes), len(reads)))
+        if edge not in formulation.repeated:
+            table += changes.time(writes, reads, num_bytes)
+        if share.messages:
+            table += share.messages * changes.time(reads, writes, num_bytes).T
+        if share.link:
+            table += share.link * changes.link_time(reads, writes, num_bytes).T
         return writes, reads, table
 
     def _shared_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
