@@ -221,15 +221,17 @@ class Exchanges:
         kind, pp, cut, num_bytes, shard_size
             As of `time`; nothing is summed up but after a reduction over some of the ranks.
         """
-        if kind != "reduce_scatter" or not shard_size or num_bytes <= 0.0:
-            return 0.0
-        key = ("summed up", pp, cut, num_bytes, shard_size)
+        key = ("summed up", kind, pp, cut, num_bytes, shard_size)
         if key not in self.times:
-            self.times[key] = self._summed_up(pp, cut, num_bytes, shard_size).time
+            self.times[key] = self._summed_up(kind, pp, cut, num_bytes, shard_size).time
         return self.times[key]
 
-    def _summed_up(self, pp: int, cut: Cut, num_bytes: float, shard_size: int) -> Message:
+    def _summed_up(
+        self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int
+    ) -> Message:
         """As `summed_up`, with the links that it fills."""
+        if kind != "reduce_scatter" or not shard_size or num_bytes <= 0.0:
+            return NO_MESSAGE
         others = np.array(self.others(pp, cut, shard_size))
         part = num_bytes / self.ranks(pp, cut, shard_size)
         return self._links(pp).collective("all_reduce", others, part)
@@ -246,14 +248,9 @@ class Exchanges:
         sums
             Whether what is summed up is meant, as of `summed_up`.
         """
+        of = self._summed_up if sums else self._message
+        message = of(kind, pp, cut, num_bytes, shard_size)
         busy = np.zeros(len(self.whole.shape))
-        if sums and not self.summed_up(kind, pp, cut, num_bytes, shard_size):
-            return Travel(np.zeros(()), busy)
-        message = (
-            self._summed_up(pp, cut, num_bytes, shard_size)
-            if sums
-            else self._message(kind, pp, cut, num_bytes, shard_size)
-        )
         for (level, _, way), part in message.loads:
             busy[level] += message.transfer * part * (way == OUT)
         return Travel(np.array(message.time), busy)

@@ -214,8 +214,7 @@ class FewerGpus:
         alike = self.wishes.any or not self.floors.attends
         if alike or part.asked_runtime is not None or part.batch % part.gpus:
             return math.inf
-        device = part.cluster.device
-        if self.held / part.gpus > device.memory - device.reserved_memory:
+        if self.held / part.gpus > part.cluster.device.usable_memory:
             return math.inf
         apart = {
             name: degrees

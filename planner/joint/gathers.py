@@ -33,6 +33,16 @@ class Travel(NamedTuple):
     time: Floats
     busy: Floats
 
+    @classmethod
+    def none(cls, shape: tuple[int, int]) -> Travel:
+        """Nothing at so many levels, of so many units."""
+        return cls(np.zeros(shape[1]), np.zeros(shape))
+
+    def add(self, places: Sequence[int], other: Travel) -> None:
+        """Let another one follow at some places."""
+        self.time[places] += other.time
+        self.busy[:, places] += other.busy[:, None]
+
     def beside(self, other: Travel) -> Floats:
         """What it takes while another one travels that it shares links with, half of each. [s]"""
         full = (self.busy + np.minimum(self.busy, other.busy)).max(axis=0)

@@ -226,11 +226,8 @@ class StageWeights:
             Whether weights are gathered.
         """
         inside, exchanges, pp = self.inside, self.exchanges, self.pp
-        levels = len(exchanges.whole.shape)
-        found = [
-            Travel(np.zeros(len(inside.forward)), np.zeros((levels, len(inside.forward))))
-            for _ in range(3)
-        ]
+        shape = len(exchanges.whole.shape), len(inside.forward)
+        gathers, scatters, sums = (Travel.none(shape) for _ in range(3))
         numbers = self.units.sums(inside.numbers)
         largest = self.units.largest(inside.numbers)
         sizes = [
@@ -238,31 +235,27 @@ class StageWeights:
             for number in range(len(inside.cuts))
         ]
         # most units are alike
-        known: dict[tuple[float, ...], tuple[list[Travel], ...]] = {}
+        places: dict[tuple[int, tuple[float, ...]], list[int]] = {}
         rows = zip(
             self.units.firsts.tolist(),
-            numbers.tolist(),
             inside.cut_of[largest].tolist(),
+            numbers.tolist(),
             *(size.tolist() for size in sizes),
             strict=True,
         )
-        for first, count, cut, *each in rows:
+        for first, cut, *row in rows:
+            places.setdefault((cut, tuple(row)), []).append(first)
+        for (cut, (count, *each)), firsts in places.items():
             if count <= 0.0:
                 continue
-            row = (count, cut, *each)
-            if row not in known:
-                gathered, scattered, summed = known[row] = ([], [], [])
-                if exchanges.ranks(pp, inside.cuts[cut]) > 1 and cuts_weights:
-                    message = ("all_gather", pp, inside.cuts[cut], count * self.size)
-                    gathered.append(exchanges.travels_by(*message, self.shard_size))
-                for other, size in zip(inside.cuts, each, strict=True):
-                    reduced = (gradients.kind, pp, other, size, self.shard_size)
-                    scattered.append(exchanges.travels_by(*reduced))
-                    summed.append(exchanges.travels_by(*reduced, sums=True))
-            for whole, parts in zip(found, known[row], strict=True):
-                whole.time[first] = sum(part.time for part in parts)
-                whole.busy[:, first] = sum(part.busy for part in parts)
-        return found[0], found[1], found[2]
+            if exchanges.ranks(pp, inside.cuts[cut]) > 1 and cuts_weights:
+                message = ("all_gather", pp, inside.cuts[cut], count * self.size)
+                gathers.add(firsts, exchanges.travels_by(*message, self.shard_size))
+            for other, size in zip(inside.cuts, each, strict=True):
+                reduced = (gradients.kind, pp, other, size, self.shard_size)
+                scatters.add(firsts, exchanges.travels_by(*reduced))
+                sums.add(firsts, exchanges.travels_by(*reduced, sums=True))
+        return gathers, scatters, sums
 
     def buffers(self, bucket: float) -> Floats:
         """Two buckets of gradients in each stage of each group. [B]

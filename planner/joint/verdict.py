@@ -185,8 +185,9 @@ def _least_on_devices(setting: Setting, found: JointResult) -> tuple[float, str]
     held, host = least_held(setting), setting.cluster.host
     if host is None or not found.offloads:
         return held, "weights, gradients and optimizer state alone are"
-    # usual ways to train that run under others have nothing in the hosts
     gradients = float(setting.graph.parameters) * LeastWeights(setting).least_gradient
+    # usual ways to train run under other runtimes, and have nothing in the hosts
+    gradients = min(gradients, held)
     hosts = -(-setting.gpus // setting.cluster.devices_per_host)
     beside = held - hosts * host.memory
     if gradients >= beside:
