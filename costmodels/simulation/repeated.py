@@ -3,7 +3,9 @@
 Where weights are gathered, or gradients reduced, in every micro-batch, passes are not alone and
 cannot be folded (`costmodels.simulation.folding`). A step of a few micro-batches is then run, and
 one of a few more; what these add, each of the further ones adds, too. Memory is that of the few:
-schedules other than GPipe hold no more micro-batches than there are stages.
+schedules other than GPipe hold no more micro-batches than there are stages. Where anything falls
+behind, such as gradients that leave more slowly than they come, ever more of it waits and later
+micro-batches may take longer, so that the whole step is run.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from dataclasses import replace
 from costmodels.simulation.compiler import FEWEST_FOLDED, Compiler
 from costmodels.simulation.executor import Behaviour
 from costmodels.simulation.measure import RoleUse, SimulatedStep, run_graph
+
+# Starts of tasks are off by that part of what a micro-batch takes, by rounding.
+_ROUNDING = 1e-9
 
 
 def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, int]:
@@ -30,11 +35,12 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
     schedule = compiler.job.strategy.schedule
     count, depth = schedule.micro_batches, len(compiler.roles.groups)
     # an interleaved schedule goes by as many micro-batches as there are groups
-    unit = depth if schedule.kind == "interleaved" else 1
-    few = -(-(2 * depth + 1) // unit) * unit
+    unit = depth if (interleaved := schedule.kind == "interleaved") else 1
+    full = 2 * depth if interleaved else depth  # until all groups have work
+    few = -(-(2 * full + 1) // unit) * unit
     gpipe = schedule.kind == "gpipe" and depth > 1
     retained = compiler.job.training.memory_model == "retained"
-    if steps > 1 or gpipe or retained or not compiler.repeats or count < few + 2 * unit:
+    if steps > 1 or gpipe or retained or not compiler.repeats or count <= 2 * few + unit:
         return run_graph(compiler.compile(steps), behaviour), count
     if compiler.num_tasks(steps) < FEWEST_FOLDED:
         return run_graph(compiler.compile(steps), behaviour), count
@@ -42,7 +48,33 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
         run_graph(compiler.with_micro_batches(n).compile(steps), behaviour)
         for n in (few, few + unit)
     )
+    if not _is_steady(more, full, unit, more.step_time - less.step_time):
+        return run_graph(compiler.compile(steps), behaviour), count
     return _longer(less, more, (count - few - unit) / unit), few + unit
+
+
+def _is_steady(step: SimulatedStep, first: int, unit: int, longer: float) -> bool:
+    """Whether all tasks of some micro-batches start so much later than those of others before them.
+
+    Parameters
+    ----------
+    step
+        A step whose pipeline is full while the others, and these, are computed.
+    first, unit
+        The first of the others, and how many there are. [items]
+    longer
+        What these add to the step. [s]
+    """
+    rows: dict[tuple[int, int, int], list[float]] = {}
+    for task, start in zip(step.task_times.graph.tasks, step.task_times.starts, strict=True):
+        rows.setdefault((task.role, task.stage, task.micro), []).append(start)
+    for (role, stage, micro), starts in rows.items():
+        if first <= micro < first + unit:
+            later = rows[role, stage, micro + unit]
+            moved = [after - before - longer for before, after in zip(starts, later, strict=True)]
+            if max(map(abs, moved)) > _ROUNDING * longer:
+                return False
+    return True
 
 
 def _longer(less: SimulatedStep, more: SimulatedStep, times: float) -> SimulatedStep:

@@ -29,7 +29,8 @@ from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import Overtaken, SearchOptions
-from planner.planning.staged import UsualTrial, tried, usual_trials
+from planner.planning.staged import tried
+from planner.planning.usual import UsualTrial, usual_trials
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from planner.simulation.garbage import uncollected

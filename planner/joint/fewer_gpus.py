@@ -38,8 +38,9 @@ from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
 from planner.planning.decision.fewer import fewer_devices
-from planner.planning.staged import tried, usual_degrees, usual_trials
+from planner.planning.staged import tried
 from planner.planning.summary import bounded
+from planner.planning.usual import usual_degrees, usual_trials
 from planner.request.named_degrees import usual_runtime
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline

@@ -30,9 +30,10 @@ from planner.notes import words
 from planner.plan import Plan, SearchSummary
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, UsualTrial, tried, usual_trials
+from planner.planning.staged import StagedStep, tried
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
+from planner.planning.usual import UsualTrial, usual_trials
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline

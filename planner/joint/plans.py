@@ -14,9 +14,10 @@ from planner.joint.verdict import infeasible, search_notes, summary
 from planner.notes import words
 from planner.plan import Finalist, Plan
 from planner.planning.decision.choice import EQUAL
-from planner.planning.staged import StagedStep, UsualTrial
+from planner.planning.staged import StagedStep
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import bounded
+from planner.planning.usual import UsualTrial
 from planner.request.setting import Setting
 from search.problem.notes import Note
 

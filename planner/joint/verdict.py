@@ -16,8 +16,9 @@ from planner.joint.runtimes import splits_by_layer, stages_of_zero
 from planner.joint.weights import LeastWeights
 from planner.plan import SearchSummary
 from planner.planning.infeasible import stopped_error
-from planner.planning.staged import StagedStep, named, usual_degrees
+from planner.planning.staged import StagedStep
 from planner.planning.summary import PROVEN_GAP
+from planner.planning.usual import named, usual_degrees
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.notes import Note

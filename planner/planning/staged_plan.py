@@ -21,7 +21,8 @@ from planner.plan import (
     shard_plan,
 )
 from planner.planning.assemble import input_hashes, memory_notes, opaque_notes
-from planner.planning.staged import StagedStep, usual_trials
+from planner.planning.staged import StagedStep
+from planner.planning.usual import usual_trials
 from planner.request.plans import carried_for
 from planner.request.setting import DEFAULT_RUNTIME
 from planner.simulation.notes import estimate_notes
@@ -93,6 +94,7 @@ def plan_of_stages(
     finalists
         The best strategies, simulated.
     """
+    found = found.in_full()
     setting, strategy, step = found.placed.setting, found.placed.strategy, found.step
     cluster, machine = setting.cluster, setting.machine
     shown = step.roles.index(step.slowest)

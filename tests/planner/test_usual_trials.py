@@ -8,8 +8,9 @@ import pytest
 
 import planner
 from costmodels.simulation import load_runtime
-from planner.planning import staged
-from planner.planning.staged import UsualTrial, tried, usual_trials
+from planner.planning import usual
+from planner.planning.staged import tried
+from planner.planning.usual import UsualTrial, usual_trials
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline
@@ -38,7 +39,7 @@ def test_nothing_is_simulated_twice(monkeypatch):
         asked.append(degrees)
         return tried(setting, degrees, *others)
 
-    monkeypatch.setattr(staged, "tried", counted)
+    monkeypatch.setattr(usual, "tried", counted)
     found = trials(global_batch_size=4, memory="1.3 GiB")
     assert not found["zero1"].baseline.fits
     assert not found["fsdp"].baseline.fits

@@ -29,7 +29,7 @@ from planner.joint.verdict import least_held, search_notes, summary
 from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network
 from planner.plan import Plan
-from planner.planning import staged as staged_steps
+from planner.planning import usual as usual_ways
 from planner.planning.infeasible import stopped_error
 from planner.planning.optimize import plan_for
 from planner.planning.staged import tried
@@ -337,7 +337,7 @@ def test_a_search_whose_estimates_are_too_small_ends(config, setting, monkeypatc
         return replace(found, step=_Swollen(found.step)), reason
 
     monkeypatch.setattr(simulations, "tried", too_large)
-    monkeypatch.setattr(staged_steps, "tried", too_large)
+    monkeypatch.setattr(usual_ways, "tried", too_large)
     with pytest.raises(InfeasibleError, match="not proven"):
         planner.optimize(config, keep="tp=1", **QUESTION)
     # of all GPUs, and of the smaller numbers that promise more
@@ -395,7 +395,7 @@ def test_an_interrupt_keeps_what_was_found(config, monkeypatch, where):
             raise KeyboardInterrupt
         return tried(*asked)
 
-    monkeypatch.setattr(simulations if where == "search" else staged_steps, "tried", interrupted)
+    monkeypatch.setattr(simulations if where == "search" else usual_ways, "tried", interrupted)
     plan = planner.optimize(config, keep="tp=2", **QUESTION)
     assert plan.search.stopped_by == "interrupt"
     assert plan.fits

@@ -17,6 +17,7 @@ from planner.joint.runtimes import choice_runtime
 from planner.joint.variants import with_variants
 from planner.planning import staged
 from planner.planning.staged import tried
+from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -87,7 +88,7 @@ def test_pipelines_that_do_not_fit_are_not_laid_out(monkeypatch):
     def refused(*_):
         raise AssertionError("what does not fit is told before")
 
-    monkeypatch.setattr(staged, "run_graph", refused)
+    monkeypatch.setattr(staged, "run_job", refused)
     misfits = Misfits(setting=setting, least=LeastOfStages(setting))
     choice = next(
         one
@@ -119,11 +120,11 @@ def test_a_refusal_says_what_the_smallest_holds():
 
 def test_usual_ways_that_take_fewer_samples_are_laid_out_with_these_alone(monkeypatch):
     setting, laid_out = asked_for("resnet18", memory="1.3 GiB", batch=256), []
-    run_graph = staged.run_graph
+    run_job = staged.run_job
     monkeypatch.setattr(
-        staged, "run_graph", lambda work, how: laid_out.append(work) or run_graph(work, how)
+        staged, "run_job", lambda work, how: laid_out.append(work) or run_job(work, how)
     )
-    rows = staged.usual_trials(setting, load_runtime("ddp"), Deadline(None))
+    rows = usual_trials(setting, load_runtime("ddp"), Deadline(None))
     fewer = [one for one in rows if "micro_batch_size=1" in one.name]
     assert fewer
     assert len(laid_out) == sum(one.step is not None for one in rows)

@@ -15,7 +15,7 @@ from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.runtimes import searched_runtime
 from planner.planning.options import SearchOptions
-from planner.planning.staged import usual_trials
+from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -88,12 +88,12 @@ def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, num
         time.sleep(0.04)
         return None, "not this one"
 
-    monkeypatch.setattr("planner.planning.staged.tried", slow)
+    monkeypatch.setattr("planner.planning.usual.tried", slow)
     monkeypatch.setattr(
-        "planner.planning.staged._with_unequal_shares", lambda *_: (None, "nor with these")
+        "planner.planning.usual._with_unequal_shares", lambda *_: (None, "nor with these")
     )
     monkeypatch.setattr(
-        "planner.planning.staged.with_default_micro_batches", lambda setting, given: (1, given)
+        "planner.planning.usual.with_default_micro_batches", lambda setting, given: (1, given)
     )
     usual = {"data": Degrees(), "zero1": Degrees(zero=1), "fsdp": Degrees(fsdp=True)}
     setting = resolve(make_request("optimize", {"model": "alexnet", "gpus": 8, "cluster": "abci"}))
