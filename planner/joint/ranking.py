@@ -136,7 +136,9 @@ class Ranking:
             self.cut_short |= late
             if late or (floor > best * (1.0 + MARGIN) and not every):
                 return floor
-            if choice.inside in refused:
+            # a network may be cut into few stages, and not into many
+            kind = choice.inside, choice.pp * choice.chunks
+            if kind in refused:
                 continue
             try:
                 # splits alone are told of what they are estimated to take
@@ -144,7 +146,7 @@ class Ranking:
                     continue
                 one = self.estimates.of(choice)
             except InputError as error:
-                refused.add(choice.inside)
+                refused.add(kind)
                 self.left_out.append(str(error))
                 continue
             found.append(one)

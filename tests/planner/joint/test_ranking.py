@@ -61,3 +61,19 @@ def test_what_turns_out_not_to_fit_is_looked_at_with_more_computed_again():
     other, _, _ = _ranked(every=False, refuted=missed)
     assert best in other.known
     assert best not in ranking.known
+
+
+def test_what_cannot_be_cut_into_so_many_stages_may_be_cut_into_fewer():
+    # shares of the linear layers fill 10 stages with the 12 blocks, and the embedding and the head
+    setting = resolve(make_request("optimize", {**QUESTION, "runtime": "nanotron"}))
+    ways = [one for one in choices(setting, list(insides(setting))) if one.pp == 2]
+    many = next(one for one in ways if one.chunks == 6)
+    fewer = next(one for one in ways if one.inside == many.inside and one.chunks == 1)
+    ranking = Ranking(
+        estimates=Estimates(setting, searched_runtime(setting)),
+        deadline=Deadline(None),
+        capacity=setting.cluster.device.memory,
+    )
+    found, _ = ranking.of([(0.0, many), (0.0, fewer)], every=True)
+    assert ["10 stages" in said for said in ranking.left_out] == [True]
+    assert [one.choice for one in found] == [fewer]
