@@ -123,7 +123,8 @@ def _joint_plan(
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         splits = how is _splits_first and found.no_splits is not None
-        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits)
+        own = bool(found.own_splits)
+        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits, own)
         plan = fewer.faster_plan(
             plan, lambda part, limit: asked(part, replace(options, limit=limit), like=found)[1]
         )

@@ -65,6 +65,8 @@ class FewerGpus:
         When to stop.
     splits
         Whether splits of layers that were not searched to the end may be faster on fewer.
+    own_splits
+        Whether layers were split each in its own way for them to fit, of which none are estimated.
     """
 
     setting: Setting
@@ -73,6 +75,7 @@ class FewerGpus:
     floors: PipelineBounds
     deadline: Deadline
     splits: bool = False
+    own_splits: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
 
@@ -175,21 +178,32 @@ class FewerGpus:
                 # what others are estimated to take matters as far as estimates are off
                 if expected.memory <= part.cluster.device.memory:
                     known = min(known, expected.seconds * (1.0 + MARGIN))
-        rows = [row for row in rows if row[2].gpus not in self._of_splits]
-        rows += [(0.0, (), part) for part in self._of_splits.values()]
+        of_splits = self._of_splits(seconds)
+        rows = [row for row in rows if row[2].gpus not in of_splits]
+        rows += [(0.0, (), part) for part in of_splits.values()]
         return sorted(rows, key=lambda row: row[0])
 
-    @cached_property
-    def _of_splits(self) -> dict[int, Setting]:
+    def _of_splits(self, seconds: float) -> dict[int, Setting]:
         """Smaller numbers that may be faster by splits alone, of which nothing is estimated.
 
-        With fewer samples than GPUs these are split otherwise, which costs more than work.
+        With fewer samples than GPUs these are split otherwise, which costs more than work. Inside
+        of a host they are split faster than across hosts, where that matters for them to fit.
+
+        Parameters
+        ----------
+        seconds
+            The step of all GPUs. [s]
         """
+        setting = self.setting
         found: dict[int, Setting] = {}
-        part = fewer_devices(self.setting) if self.splits else None
+        part = fewer_devices(setting) if self.splits else None
         while part is not None and 2 * part.gpus > part.batch:
-            found[part.gpus] = on_gpus(self.setting, part.gpus)
+            found[part.gpus] = on_gpus(setting, part.gpus)
             part = fewer_devices(part)
+        host = setting.cluster.devices_per_host
+        work = least_work(setting) * setting.gpus / host
+        if self.own_splits and host < setting.gpus and work < seconds:
+            found.setdefault(host, on_gpus(setting, host))
         return found
 
     def _as_kept(self, choice: Choice) -> Choice:

@@ -42,6 +42,24 @@ def test_replication_combines_with_samples_and_another_dim_across_hosts():
     assert many.step_time_s <= few.step_time_s
 
 
+@pytest.mark.slow
+def test_more_hosts_are_no_slower_where_layers_are_split_to_fit():
+    """ResNet-18 fits a host of four GPUs split layer by layer, and gains nothing from a second."""
+    few, many = (
+        planner.optimize(
+            "resnet18",
+            gpus=gpus,
+            cluster="hkbu-10gbe",
+            global_batch_size=32,
+            memory="769.3 MiB",
+            optimizer="adam",
+            forbid="pipeline",
+        )
+        for gpus in (4, 8)
+    )
+    assert many.step_time_s <= few.step_time_s
+
+
 @pytest.fixture(scope="module")
 def crowded():
     return planner.optimize(
