@@ -144,10 +144,10 @@ class Hunt:
             return
         inputs = asked.inputs
         known = stages_of_zero(resolve(make_request("optimize", {"model": asked.model, **inputs})))
-        for name in ("data", "fsdp", "zero1", "zero2", "megatron:tp=2", "megatron:tp=2,pp=2"):
+        stages = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+        for name in ("data", *stages, "megatron:tp=2", "megatron:tp=2,pp=2"):
             under: dict[str, object] = {"runtime": "ddp"} if name.startswith("megatron") else {}
-            stage = {"fsdp": 3, "zero1": 1, "zero2": 2}.get(name, 0)
-            if stage not in known:
+            if stages.get(name, 0) not in known:
                 continue
             try:
                 step = planner.simulate(asked.model, strategy=name, **{**under, **inputs})

@@ -19,12 +19,13 @@ from planner.planning.infeasible import stopped_error
 from planner.planning.staged import StagedStep
 from planner.planning.summary import PROVEN_GAP
 from planner.planning.usual import named, usual_degrees
+from planner.request.named_degrees import OWN_RUNTIMES
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.notes import Note
 
 # Those that ways to train run under.
-RUNTIMES = (DEFAULT_RUNTIME, "zero1", "fsdp")
+RUNTIMES = (DEFAULT_RUNTIME, *OWN_RUNTIMES)
 # The single stage of a network with more layers is not searched layer by layer: that takes longer
 # than the rest of the answer. [items]
 MOST_LAYERS = 500

@@ -48,8 +48,7 @@ def usual_degrees(
     )
     usual = {
         "data": Degrees(),
-        **named("zero1", Degrees(zero=1)),
-        **named("fsdp", Degrees(fsdp=True)),
+        **{name: degrees for name, degrees in NAMED.items() if name != "megatron"},
         **named("megatron", megatron),
     }
     return {name: one for name, one in usual.items() if (one.sharding or 0) in stages_of_zero}

@@ -13,13 +13,13 @@ from planner.request.request import Request
 # What a name says by itself; all else of `Degrees` may follow after a colon.
 NAMED: Mapping[str, Degrees] = {
     "megatron": Degrees(),
-    "fsdp": Degrees(fsdp=True),
     "zero1": Degrees(zero=1),
     "zero2": Degrees(zero=2),
     "zero3": Degrees(zero=3),
+    "fsdp": Degrees(fsdp=True),
 }
 # Runtimes that go with a name, unless another one is asked for.
-_RUNTIMES = ("fsdp", "zero1", "zero2", "zero3")
+OWN_RUNTIMES = ("fsdp", "zero1", "zero2", "zero3")
 _YES = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -72,7 +72,7 @@ def usual_runtime(strategy: str, degrees: Degrees) -> str | None:
         The name of the strategy, with or without what follows it, and what it stands for.
     """
     name = strategy.partition(":")[0]
-    if name in _RUNTIMES:
+    if name in OWN_RUNTIMES:
         return name
     return "fsdp" if degrees.fsdp else None
 
