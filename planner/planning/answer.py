@@ -16,8 +16,8 @@ from planner.planning.decision.decide import Decision, judge
 from planner.planning.decision.fewer import (
     SmallerAnswer,
     better_of,
-    fewer_devices,
     least_computation,
+    parts_of,
 )
 from planner.planning.decision.finals import SIMPLER_WITHIN
 from planner.planning.decision.sharpen import sharpened
@@ -87,29 +87,35 @@ class Inquiry:
         found, decision = judged.attempt, judged.decide()
         # what is so much slower for fewer can change no answer for this number, nor for more
         least = min(rival * (1.0 + SIMPLER_WITHIN), decision.seconds)
+        smaller: SmallerAnswer | None = None
+        late: list[Note] = []
         try:
-            smaller = self._smaller(setting, found, least, took)
+            for fewer in parts_of(setting):
+                other = self._smaller(fewer, found, least, took)
+                if other is not None and (smaller is None or other.promised < smaller.promised):
+                    smaller = other
         except OutOfTime:
-            return found, decision.noted(Note.of("no-time-for-fewer"))
+            late.append(Note.of("no-time-for-fewer"))
         except KeyboardInterrupt:
             return found, replace(decision, stopped_by="interrupt")
         if smaller is not None:
             decision = better_of(setting, judged.decide(smaller.promised), smaller)
-        if rival == math.inf and not decision.stopped_by:
+        decision = decision.noted(*late)
+        if rival == math.inf and not (decision.stopped_by or late):
             self.known[setting.batch, setting.gpus] = SmallerAnswer.of(decision)
         return found, decision
 
     def _smaller(
-        self, setting: Setting, found: Attempt, rival: float, took: float
+        self, fewer: Setting, found: Attempt, rival: float, took: float
     ) -> SmallerAnswer | None:
-        """The answer for the next smaller number of devices, None where it cannot matter.
+        """The answer for a smaller number of devices, None where it cannot matter.
 
         Parameters
         ----------
-        setting
-            The question.
+        fewer
+            The question for that.
         found
-            What the search for it came to.
+            What the search for more came to.
         rival
             Slower answers do not matter. [s]
         took
@@ -120,9 +126,8 @@ class Inquiry:
         OutOfTime
             When there is no time for it.
         """
-        fewer = fewer_devices(setting)
         # fewer devices can do no more than all of them
-        if fewer is None or found.result.incumbent.bound >= rival:
+        if found.result.incumbent.bound >= rival:
             return None
         known = self.known.get((fewer.batch, fewer.gpus))
         if known is not None or least_computation(fewer) >= rival:
@@ -130,7 +135,7 @@ class Inquiry:
         if self.deadline.remaining < took:
             raise OutOfTime
         limit = self.options.limit
-        if is_transformer(setting.graph):
+        if is_transformer(fewer.graph):
             # of all their ways to train, fewer devices are estimated as well
             limit = min(limit, max(rival, found.step_time))
         quick = replace(self.options, watch=None, rival=None, limit=limit)

@@ -9,8 +9,11 @@ from questions import SPLITS_ALONE
 
 import planner
 from costmodels.distribution import Distribution, devices_at_work
+from planner.planning.decision.fewer import parts_of
 from planner.report.line import plan_line
 from planner.report.markdown import report_text
+from planner.request.request import make_request
+from planner.request.setting import resolve
 
 # (network, cluster, batch, numbers of GPUs): all of them cease to gain from GPUs within the series
 SERIES = (
@@ -40,6 +43,13 @@ def test_replication_combines_with_samples_and_another_dim_across_hosts():
         for n in (256, 4096)
     )
     assert many.step_time_s <= few.step_time_s
+
+
+@pytest.mark.parametrize(("gpus", "parts"), [(24, [12, 8]), (16, [8]), (12, [4]), (1, [])])
+def test_a_question_has_parts_of_which_none_is_part_of_another(gpus, parts):
+    request = {"model": "alexnet", "gpus": gpus, "cluster": "hkbu-10gbe"}
+    setting = resolve(make_request("optimize", {**request, "global_batch_size": gpus}))
+    assert [one.gpus for one in parts_of(setting)] == parts
 
 
 @pytest.mark.slow

@@ -67,9 +67,9 @@ class Decision:
     notes: tuple[Note, ...] = ()
     stopped_by: str = ""
 
-    def noted(self, note: Note) -> Decision:
-        """The decision with a further note."""
-        return replace(self, notes=(*self.notes, note))
+    def noted(self, *notes: Note) -> Decision:
+        """The decision with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ answer is never slower than that for any part of the devices, whatever the searc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from costmodels.communication.topology import Topology
@@ -51,14 +51,15 @@ class SmallerAnswer:
         )
 
 
-def fewer_devices(setting: Setting) -> Setting | None:
-    """The same question for as many devices as a part of each level has, the most there are below.
+def parts_of(setting: Setting) -> Iterator[Setting]:
+    """The same question for as many devices as a part of each level has, the most there are first.
 
-    None where the machine has no such part.
+    None of them is a part of another: 24 devices in six hosts have 12 and 8, and no 4.
     """
     whole = setting.machine.topology.shape
+    found: list[int] = []
     for ways in range(2, setting.gpus + 1):
-        if setting.gpus % ways:
+        if setting.gpus % ways or any(ways % fewer == 0 for fewer in found):
             continue
         gpus = setting.gpus // ways
         try:
@@ -66,9 +67,15 @@ def fewer_devices(setting: Setting) -> Setting | None:
         except InputError:
             continue
         if all(size % part == 0 for size, part in zip(whole, shape, strict=True)):
+            found.append(ways)
             topology = Topology.of(setting.cluster, shape)
-            return replace(setting, gpus=gpus, machine=replace(setting.machine, topology=topology))
-    return None
+            machine = replace(setting.machine, topology=topology)
+            yield replace(setting, gpus=gpus, machine=machine)
+
+
+def fewer_devices(setting: Setting) -> Setting | None:
+    """The first of `parts_of` a question, None where its machine has none."""
+    return next(parts_of(setting), None)
 
 
 def least_computation(setting: Setting) -> float:
