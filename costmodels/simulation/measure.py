@@ -80,6 +80,9 @@ class SimulatedStep:
         Each role during the step.
     longest
         The critical path where it is known; None for that of the tasks. [s]
+    told_from
+        Where only the tasks of a shorter step are known, one that is shorter yet, and how many
+        times more the step has of what the one of the tasks has more than that.
     """
 
     step_time: float
@@ -88,6 +91,7 @@ class SimulatedStep:
     task_times: TaskTimes
     roles: tuple[RoleUse, ...]
     longest: float | None = None
+    told_from: tuple[SimulatedStep, float] | None = None
 
     @property
     def critical_path(self) -> float:
@@ -111,7 +115,11 @@ class SimulatedStep:
 
     def break_down(self, role: int) -> Breakdown:
         """What a role, by its number, spends the step on."""
-        return break_down(self.task_times, role, self.start, self.end)
+        found = break_down(self.task_times, role, self.start, self.end)
+        if self.told_from is None:
+            return found
+        less, times = self.told_from
+        return found.beyond(less.break_down(role), times)
 
 
 def _clipped(task_times: TaskTimes, start: float, end: float) -> list[dict[Queue, list[Interval]]]:

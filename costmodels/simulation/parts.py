@@ -29,3 +29,36 @@ class Breakdown:
     causes: Mapping[str, float]
     hidden: Mapping[str, float]
     layers: Mapping[str, Mapping[str, float]]
+
+    def beyond(self, less: Breakdown, times: float) -> Breakdown:
+        """That of a step with so many times more of what this one has more than a shorter one.
+
+        Parameters
+        ----------
+        less, times
+            As of `beyond`.
+        """
+        layers = self.layers.keys() | less.layers.keys()
+        return Breakdown(
+            causes=beyond(less.causes, self.causes, times),
+            hidden=beyond(less.hidden, self.hidden, times),
+            layers={
+                name: beyond(less.layers.get(name, {}), self.layers.get(name, {}), times)
+                for name in sorted(layers)
+            },
+        )
+
+
+def beyond(less: Mapping[str, float], more: Mapping[str, float], times: float) -> dict[str, float]:
+    """Amounts of what goes on as two steps tell that are parts of it.
+
+    Parameters
+    ----------
+    less, more
+        Those of the shorter step, and of the longer one.
+    times
+        How many times more there is of what the longer one has more than the shorter one.
+    """
+    names = dict.fromkeys([*more, *less])
+    first, second = ({name: row.get(name, 0.0) for name in names} for row in (less, more))
+    return {name: second[name] + times * (second[name] - first[name]) for name in names}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from costmodels.simulation.compiler import FEWEST_FOLDED, Compiler
 from costmodels.simulation.executor import Behaviour
 from costmodels.simulation.measure import RoleUse, SimulatedStep, run_graph
+from costmodels.simulation.parts import beyond
 
 # Starts of tasks are off by that part of what a micro-batch takes, by rounding.
 _ROUNDING = 1e-9
@@ -78,23 +79,27 @@ def _is_steady(step: SimulatedStep, first: int, unit: int, longer: float) -> boo
 
 
 def _longer(less: SimulatedStep, more: SimulatedStep, times: float) -> SimulatedStep:
-    """A step with so many times more of what the second of two steps has more than the first."""
+    """A step of more micro-batches.
 
-    def beyond(first: float, second: float) -> float:
-        return second + times * (second - first)
+    Parameters
+    ----------
+    less, more, times
+        As of `costmodels.simulation.parts.beyond`.
+    """
 
     def role(first: RoleUse, second: RoleUse) -> RoleUse:
         return replace(
             second,
-            busy={name: beyond(first.busy[name], seconds) for name, seconds in second.busy.items()},
-            exposed=beyond(first.exposed, second.exposed),
-            idle=max(beyond(first.idle, second.idle), 0.0),
-            received=beyond(first.received, second.received),
+            busy=beyond(first.busy, second.busy, times),
+            exposed=second.exposed + times * (second.exposed - first.exposed),
+            idle=max(second.idle + times * (second.idle - first.idle), 0.0),
+            received=second.received + times * (second.received - first.received),
         )
 
     return replace(
         more,
-        step_time=beyond(less.step_time, more.step_time),
+        step_time=more.step_time + times * (more.step_time - less.step_time),
         roles=tuple(map(role, less.roles, more.roles)),
-        longest=beyond(less.critical_path, more.critical_path),
+        longest=more.critical_path + times * (more.critical_path - less.critical_path),
+        told_from=(less, times),
     )

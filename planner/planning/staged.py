@@ -11,7 +11,6 @@ from costmodels.simulation import (
     Compiler,
     Runtime,
     SimulatedStep,
-    run_graph,
     run_job,
 )
 from costmodels.simulation.shared_pieces import KnownPieces, PiecesByBatch
@@ -46,8 +45,6 @@ class StagedStep:
         What the step was laid out by.
     step
         The step of the devices.
-    laid_out
-        Of how many of its micro-batches the tasks are known. [items]
     waiting, outside
         What is spent besides waiting for slower devices, and outside of layers. [s]
     """
@@ -57,16 +54,8 @@ class StagedStep:
     runtime: Runtime
     compiler: Compiler
     step: SimulatedStep
-    laid_out: int
     waiting: float
     outside: float
-
-    def in_full(self) -> StagedStep:
-        """The same with the tasks of every micro-batch, as what it spends its time on needs."""
-        if self.laid_out == (count := self.placed.strategy.schedule.micro_batches):
-            return self
-        graph = self.compiler.with_micro_batches(count).compile(1)
-        return replace(self, step=run_graph(graph, BEHAVIOUR), laid_out=count)
 
     @property
     def seconds(self) -> float:
@@ -144,14 +133,13 @@ def told_or_simulated(
     rounding = _ROUNDING * placed.setting.cluster.device.memory
     if holds_more is not None and holds_more(compiler.roles.least_short - rounding):
         return None
-    step, laid_out = run_job(compiler, BEHAVIOUR)
+    step, _ = run_job(compiler, BEHAVIOUR)
     return StagedStep(
         placed=placed,
         degrees=degrees,
         runtime=runtime,
         compiler=compiler,
         step=step,
-        laid_out=laid_out,
         waiting=waiting_time(computing_time(step), placed.strategy.num_waiting),
         outside=runtime.outside_layers,
     )

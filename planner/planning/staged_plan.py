@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from costmodels.simulation import Queue, SimulatedStep, load_runtime
-from costmodels.simulation.parts import Breakdown
+from costmodels.simulation.executor import TaskTimes
+from costmodels.simulation.parts import Breakdown, beyond
 from costmodels.step.utilisation import model_flops
 from costmodels.strategy import MemoryConfig, Stage
 from planner.notes import AnyNote, words
@@ -94,7 +95,6 @@ def plan_of_stages(
     finalists
         The best strategies, simulated.
     """
-    found = found.in_full()
     setting, strategy, step = found.placed.setting, found.placed.strategy, found.step
     cluster, machine = setting.cluster, setting.machine
     shown = step.roles.index(step.slowest)
@@ -232,8 +232,23 @@ def _sharded(config: MemoryConfig) -> tuple[str, ...]:
 
 def _gradients(found: StagedStep) -> dict[str, float]:
     """Of the exchange of each gradient bucket what falls to each of its layers, by bytes. [s]"""
+    gradients = _gradients_of_tasks(found, found.step.task_times)
+    if found.step.told_from is None:
+        return gradients
+    less, times = found.step.told_from
+    return beyond(_gradients_of_tasks(found, less.task_times), gradients, times)
+
+
+def _gradients_of_tasks(found: StagedStep, times: TaskTimes) -> dict[str, float]:
+    """As `_gradients`, of the tasks of a step that may have fewer micro-batches.
+
+    Parameters
+    ----------
+    found, times
+        The strategy, and when the tasks ran.
+    """
     total: dict[str, float] = {}
-    times, weights = found.step.task_times, found.compiler.weights
+    weights = found.compiler.weights
     buckets = {number: cycle(work.buckets) for number, work in enumerate(weights) if work.buckets}
     for task, start, end in zip(times.graph.tasks, times.starts, times.ends, strict=True):
         # of uneven shares all groups have the same buckets

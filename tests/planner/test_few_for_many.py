@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-import planner
-from costmodels.simulation import load_runtime, run_job
-from planner.planning import staged
-from planner.planning.staged import tried
+from costmodels.simulation import SimulatedStep, load_runtime, run_graph
+from planner.planning.staged import BEHAVIOUR, StagedStep, tried
+from planner.planning.staged_plan import given_plan
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -25,27 +24,29 @@ def test_what_leaves_too_slowly_is_run_whole(runtime):
     setting = resolve(make_request("optimize", SLOW))
     found, reason = tried(setting, BEHIND[runtime], load_runtime(runtime))
     assert found is not None, reason
+    whole = whole_step(found)
+    assert found.step.told_from is None
+    assert found.step.peak.memory.total == whole.peak.memory.total
+    assert found.step.step_time == whole.step_time
+
+
+def whole_step(found: StagedStep) -> SimulatedStep:
     count = found.placed.strategy.schedule.micro_batches
-    step, laid_out = run_job(found.compiler.with_micro_batches(count), staged.BEHAVIOUR)
-    whole = replace(found, laid_out=0).in_full().step
-    assert laid_out == count
-    assert step.peak.memory.total == whole.peak.memory.total
-    assert step.step_time == whole.step_time
+    return run_graph(found.compiler.with_micro_batches(count).compile(1), BEHAVIOUR)
 
 
-def test_plans_hold_the_tasks_of_all_that_few_stand_for():
+def test_plans_say_of_all_micro_batches_what_few_tell():
     setting = resolve(make_request("optimize", SLOW))
-    degrees = Degrees(zero=3, micro_batches=32)
-    found, reason = tried(setting, degrees, load_runtime("zero3"))
+    found, reason = tried(setting, Degrees(zero=3, micro_batches=32), load_runtime("zero3"))
     assert found is not None, reason
-    assert found.laid_out < 32
-    whole = found.in_full()
-    assert whole.laid_out == 32
-    assert whole.seconds == pytest.approx(found.seconds, rel=1e-9)
-    assert whole.peak_memory == found.peak_memory
-    plan = planner.evaluate("bert-base", strategy="zero3:micro_batches=32", **_without_model())
+    assert found.step.told_from is not None
+    step = whole_step(found)
+    plan, whole = (given_plan(one, "zero3") for one in (found, replace(found, step=step)))
+    assert plan.peak_memory == whole.peak_memory
+    assert plan.breakdown_s == pytest.approx(whole.breakdown_s, rel=1e-6, abs=1e-9)
+    assert plan.hidden_s == pytest.approx(whole.hidden_s, rel=1e-6, abs=1e-9)
+    for name, layer in plan.layers.items():
+        for what in ("forward_s", "backward_s", "gradient_s", "reduction_s"):
+            told, seen = getattr(layer, what), getattr(whole.layers[name], what)
+            assert told == pytest.approx(seen, rel=1e-6, abs=1e-9), (name, what)
     assert sum(plan.breakdown_s.values()) == pytest.approx(plan.step_time_s, rel=1e-6)
-
-
-def _without_model() -> dict[str, object]:
-    return {name: value for name, value in SLOW.items() if name != "model"}
