@@ -6,7 +6,7 @@ from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.job import Job
 from costmodels.simulation.measure import RoleUse, SimulatedStep, measure_step, run_graph
 from costmodels.simulation.messages import LINK_MODELS
-from costmodels.simulation.repeated import run_job
+from costmodels.simulation.repeated import micro_batches_run, run_job
 from costmodels.simulation.runtime_files import built_in_runtimes, load_runtime
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.uneven import UnevenCompiler
@@ -30,6 +30,7 @@ __all__ = [
     "execute",
     "load_runtime",
     "measure_step",
+    "micro_batches_run",
     "run_graph",
     "run_job",
 ]

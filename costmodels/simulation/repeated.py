@@ -35,10 +35,7 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
     steps = 3 if compiler.job.runtime.gradient == "push_pull" else 1
     schedule = compiler.job.strategy.schedule
     count, depth = schedule.micro_batches, len(compiler.roles.groups)
-    # an interleaved schedule goes by as many micro-batches as there are groups
-    unit = depth if (interleaved := schedule.kind == "interleaved") else 1
-    full = 2 * depth if interleaved else depth  # until all groups have work
-    few = -(-(2 * full + 1) // unit) * unit
+    full, few, unit = _few(schedule.kind, depth)
     gpipe = schedule.kind == "gpipe" and depth > 1
     retained = compiler.job.training.memory_model == "retained"
     if steps > 1 or gpipe or retained or not compiler.repeats or count <= 2 * few + unit:
@@ -52,6 +49,29 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
     if not _is_steady(more, full, unit, more.step_time - less.step_time):
         return run_graph(compiler.compile(steps), behaviour), count
     return _longer(less, more, (count - few - unit) / unit), few + unit
+
+
+def micro_batches_run(kind: str, depth: int, count: int) -> int:
+    """Of how many micro-batches tasks are run in all where all of them would be many. [items]
+
+    Parameters
+    ----------
+    kind, depth, count
+        The schedule, groups of devices, and micro-batches. [items]
+    """
+    if kind == "gpipe" and depth > 1:
+        return count
+    _, few, unit = _few(kind, depth)
+    return min(count, 2 * few + unit)
+
+
+def _few(kind: str, depth: int) -> tuple[int, int, int]:
+    """Micro-batches until all groups have work, those of the shorter step, and further ones.
+
+    An interleaved schedule goes by as many micro-batches as there are groups. [items]
+    """
+    full, unit = (2 * depth, depth) if kind == "interleaved" else (depth, 1)
+    return full, -(-(2 * full + 1) // unit) * unit, unit
 
 
 def _is_steady(step: SimulatedStep, first: int, unit: int, longer: float) -> bool:

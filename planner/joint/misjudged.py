@@ -19,24 +19,44 @@ class Misjudged:
     misfits
         What was told not to fit before it was simulated.
     off
-        Of the seconds, the least of each way to lay layers on devices. [times]
+        Of the seconds, the least of each way to lay layers on devices, with the stages of a device
+        and without. [times]
     above
         By how much those of memory were above what a device holds, the most. [times]
+    below
+        By how much they were below it, the least of each such way. [times]
     """
 
     misfits: Misfits
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
     above: float = 1.0
+    below: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def learn(self, one: Estimate, found: StagedStep | None) -> None:
         """Compare an estimate with its simulation, None of what does not fit."""
         if found is not None:
-            layout, off = one.choice.layout, found.seconds / one.seconds
-            self.off[layout] = min(self.off.get(layout, math.inf), off)
+            layout, off = _stages(one), found.seconds / one.seconds
+            for alike in (layout, one.choice.layout):
+                self.off[alike] = min(self.off.get(alike, math.inf), off)
             self.above = max(self.above, one.memory / found.peak_memory)
+            short = found.peak_memory / one.memory
+            self.below[layout] = min(self.below.get(layout, math.inf), short)
         elif one.choice in self.misfits.short:
             self.above = max(self.above, one.memory / self.misfits.held(one.choice))
 
     def expected(self, one: Estimate) -> float:
-        """An estimate as far off as those of the same layout were. [s]"""
-        return one.seconds * self.off.get(one.choice.layout, 1.0)
+        """An estimate as far off as those of the same layout were. [s]
+
+        Those of other numbers of stages tell that it may be faster, and not that it is slower.
+        """
+        alike = min(self.off.get(one.choice.layout, 1.0), 1.0)
+        return one.seconds * self.off.get(_stages(one), alike)
+
+    def memory(self, one: Estimate) -> float:
+        """What it holds, where those of the same layout hold more than was estimated. [B]"""
+        return one.memory * max(self.below.get(_stages(one), 1.0), 1.0)
+
+
+def _stages(one: Estimate) -> tuple[object, ...]:
+    """How layers lie on devices, with the stages that each of them has."""
+    return *one.choice.layout, one.choice.chunks

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from costmodels.simulation import micro_batches_run
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
 from planner.planning.search_plan import GRACE
@@ -46,10 +47,11 @@ class Pace:
     most: int = 0
 
     def work(self, choice: Choice) -> int:
-        """Layers that a simulation lays out, once for each micro-batch that is not folded."""
+        """Layers that a simulation lays out, for each micro-batch that is not told from others."""
         count = choice.micro_batches
-        each = count if choice.zero > 2 or choice.offload else min(count, FEW_LAID_OUT)
-        return self.layers * each
+        repeats = choice.zero > 2 or choice.offload
+        few = micro_batches_run(choice.schedule, choice.pp, count) if repeats else FEW_LAID_OUT
+        return self.layers * min(count, few)
 
     def allows(self, choice: Choice, plans: int = 1) -> bool:
         """Whether there is time to simulate a choice, and to put plans together.

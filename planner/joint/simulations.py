@@ -190,9 +190,10 @@ class Simulations:
 
         Beyond what is cheap, they are taken to be as far off as those of the same layout were.
         """
-        work, more, count = 0, 0, 0
+        room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
         for one in rows:
-            if one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
+            misfit = self.best is not None and self.misjudged.memory(one) > room
+            if misfit or one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
             if self.simulated and not self.has_time(one.choice):
                 continue
@@ -201,7 +202,7 @@ class Simulations:
             cheap = more + own <= MOST_WORK and one.seconds < self.rival
             if enough and not cheap and self.misjudged.expected(one) > self.rival * (1.0 - MARGIN):
                 continue
-            work, more = work + own, more + own * enough
+            work, more = work + own, more + own * (enough and cheap)
             found = self.attempt(one.choice, bound)
             count += found is not None and found.fits
             self.misjudged.learn(one, found)
@@ -225,10 +226,9 @@ class Simulations:
             rows.remove(one := min(rows, key=self.misjudged.expected))
             work += self.pace.work(one.choice)
             fewest = self.estimates.of(replace(one.choice, again=1))
+            worth = self.best.seconds * (1.0 - WORTH_FEWER_AGAIN)
             enough = work > MOST_WORK or self.misjudged.expected(one) >= self.best.seconds
-            enough |= self.misjudged.expected(fewest) >= self.best.seconds * (
-                1.0 - WORTH_FEWER_AGAIN
-            )
+            enough |= self.misjudged.expected(fewest) >= worth
             if enough or not self.has_time(one.choice):
                 return
             found = self.attempt(one.choice, bound) if one.memory <= most else None

@@ -29,15 +29,16 @@ class Left:
         self.remaining = remaining
 
 
-def choice(micro_batches: int, zero: int = 3) -> Choice:
+def choice(micro_batches: int, zero: int = 3, schedule: str = "gpipe") -> Choice:
+    # one by one, as of what GPipe holds few tell nothing
     return Choice(
         inside=Degrees(),
         samples=1,
         dp=1,
-        pp=1,
+        pp=2,
         chunks=1,
         zero=zero,
-        schedule="1f1b",
+        schedule=schedule,
         micro_batches=micro_batches,
     )
 
@@ -69,6 +70,11 @@ def test_one_is_simulated_in_any_case_and_of_those_that_fit_the_quickest():
 
 def test_folded_micro_batches_cost_nothing():
     assert pace(1.0).work(choice(1024, zero=1)) == pace(1.0).work(choice(4, zero=3))
+
+
+def test_few_tell_of_many_micro_batches_with_other_schedules():
+    many, more = (choice(count, schedule="1f1b") for count in (100, 1000))
+    assert pace(1.0).work(many) == pace(1.0).work(more) < pace(1.0).work(choice(100))
 
 
 def test_a_simulation_tells_how_long_others_take():
