@@ -217,18 +217,18 @@ class Simulations:
 
         What fits by a little is found by simulation alone, and may do so with yet a block less.
         """
-        if self.best is None:
+        if not self.fitting:
             return
         most, work = self._most_estimated, 0
         near = (one for one in ranked if one.memory <= most)
-        rows = those_with_fewer_again(self.estimates, near, self.best.seconds)
+        rows = those_with_fewer_again(self.estimates, near, self.rival)
         while rows:
             rows.remove(one := min(rows, key=self.misjudged.expected))
             work += self.pace.work(one.choice)
             fewest = self.estimates.of(replace(one.choice, again=1))
-            worth = self.best.seconds * (1.0 - WORTH_FEWER_AGAIN)
-            enough = work > MOST_WORK or self.misjudged.expected(one) >= self.best.seconds
-            enough |= self.misjudged.expected(fewest) >= worth
+            # what is slower than the best by itself may lead to what is faster
+            worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)
+            enough = work > MOST_WORK or self.misjudged.expected(fewest) >= worth
             if enough or not self.has_time(one.choice):
                 return
             found = self.attempt(one.choice, bound) if one.memory <= most else None
