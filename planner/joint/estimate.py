@@ -290,7 +290,8 @@ class Estimates:
         hidden = np.maximum(total.sum(axis=0) - exposed, 0.0)
         tail: Floats = exposed + OVERLAP_FACTOR * hidden
         gradients = self.exchanges.gradients(choice.zero)
-        stages.weights.exchange_shared(gradients, tail, early)
+        apart = choice.fills_bubbles and not total.any()
+        stages.weights.exchange_shared(gradients, tail, early, apart=apart)
         if "optimizer" not in choice.offload:
             tail = tail + stages.weights.updates(choice)
         if 0 < choice.zero < 3:

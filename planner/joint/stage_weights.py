@@ -164,7 +164,9 @@ class StageWeights:
             )
         return self._gathered
 
-    def exchange_shared(self, gradients: Gradients, tails: Floats, early: Floats) -> None:
+    def exchange_shared(
+        self, gradients: Gradients, tails: Floats, early: Floats, *, apart: bool = False
+    ) -> None:
         """Let groups wait for the gradients of weights that layers of several of them share.
 
         Parameters
@@ -175,6 +177,8 @@ class StageWeights:
             What gradients of each group take after its last backward pass, which grows. [s]
         early
             How much earlier than the last one each group is through with its passes. [s]
+        apart
+            Whether passes of weights come last, and no other gradients travel.
         """
         for owner, sharer in self.exchanges.shared if self.pp > 1 else ():
             stages = np.searchsorted(self.starts, (owner, sharer), side="right") - 1
@@ -184,6 +188,9 @@ class StageWeights:
             size = float(self.inside.gradients[owner])
             each = self.exchanges.between(self.pp, int(pair[0]), int(pair[1]), size)
             own, other = (tails - early)[pair].tolist()
+            if apart:
+                own -= self._after_weight(owner, int(stages[0]))
+                other -= self._after_weight(sharer, int(stages[1]))
             # the gradient of a weight counts with its owner, and is summed up over both
             cut = self.inside.cuts[self.inside.cut_of[owner]]
             whole = size * gradients.part
@@ -192,6 +199,19 @@ class StageWeights:
             meanwhile = own - max(other, own - float(tails[pair[0]]))
             ends = max(own + min(each, max(meanwhile, 0.0)), other) + each
             tails[pair] = np.maximum(tails[pair], ends + early[pair])
+
+    def _after_weight(self, layer: int, stage: int) -> float:
+        """What a pass of weights still takes once it has the gradient of one of them. [s]
+
+        Parameters
+        ----------
+        layer, stage
+            The place of the layer, and of its stage. [items]
+        """
+        apart = self.inside.apart
+        # what has no such pass has its gradient before all of them
+        end = layer if apart[layer] > 0.0 else [*self.starts, len(apart)][stage + 1]
+        return float(apart[self.starts[stage] : end].sum())
 
     def by_unit(self, choice: Choice) -> tuple[Travel, Travel, Travel]:
         """Gathers of weights, and what gradients take, at the first layer of each unit. [s]

@@ -27,11 +27,22 @@ CONFIG = {
 }
 
 
-@pytest.mark.parametrize(("pp", "schedule"), [(2, "1f1b"), (4, "1f1b"), (4, "zero-bubble")])
-def test_estimates_exchange_gradients_of_weights_that_stages_share(tmp_path, pp, schedule):
+@pytest.mark.parametrize(
+    ("pp", "gpus", "cluster", "schedule", "off"),
+    [
+        (2, 4, "aws-p3.2xlarge", "1f1b", 0.08),
+        (4, 4, "aws-p3.2xlarge", "1f1b", 0.08),
+        (4, 4, "aws-p3.2xlarge", "zero-bubble", 0.08),
+        # passes of weights hide the exchange where nothing else travels
+        (2, 2, "dgx-a100", "zero-bubble", 0.005),
+    ],
+)
+def test_estimates_exchange_gradients_of_weights_that_stages_share(
+    tmp_path, pp, gpus, cluster, schedule, off
+):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
-    asked = {"model": str(path), "gpus": 4, "cluster": "aws-p3.2xlarge", "global_batch_size": 8}
+    asked = {"model": str(path), "gpus": gpus, "cluster": cluster, "global_batch_size": 8}
     setting = resolve(make_request("optimize", {**asked, "precision": "fp16"}))
     runtime = searched_runtime(setting)
     estimates = Estimates(setting, runtime)
@@ -44,4 +55,4 @@ def test_estimates_exchange_gradients_of_weights_that_stages_share(tmp_path, pp,
     one = estimates.of(choice)
     step, reason = tried(setting, one.choice.degrees, choice_runtime(runtime, 0))
     assert step is not None, reason
-    assert one.seconds == pytest.approx(step.seconds, rel=0.08)
+    assert one.seconds == pytest.approx(step.seconds, rel=off)
