@@ -91,9 +91,9 @@ def _is_steady(step: SimulatedStep, first: int, unit: int, longer: float) -> boo
         rows.setdefault((task.role, task.stage, task.micro), []).append(start)
     for (role, stage, micro), starts in rows.items():
         if first <= micro < first + unit:
-            later = rows[role, stage, micro + unit]
-            moved = [after - before - longer for before, after in zip(starts, later, strict=True)]
-            if max(map(abs, moved)) > _ROUNDING * longer:
+            later = rows.get((role, stage, micro + unit), [])
+            moved = (after - before - longer for before, after in zip(starts, later, strict=False))
+            if len(later) != len(starts) or max(map(abs, moved)) > _ROUNDING * longer:
                 return False
     return True
 
