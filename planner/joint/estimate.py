@@ -172,6 +172,7 @@ class Estimates:
         """What the passes of a choice take in stages that suit them best. [s]"""
         total, pp, count = inside.total, choice.pp, choice.micro_batches
         if choice.fills_bubbles:
+            total -= inside.total_awaited
             found = max(count * total / pp, total - inside.total_apart)
         elif choice.chunks > 1:
             found = count * total / pp + total / choice.chunks * (1.0 - 1.0 / pp)
@@ -190,6 +191,9 @@ class Estimates:
         stages = self._stages(choice, inside)
         memory = self._memory(choice, stages, inside)
         forward, backward = stages.forward, stages.backward
+        if choice.fills_bubbles:
+            # what passes of weights need is there when they run by themselves
+            backward = backward - stages.awaited
         copies, around = None, None
         if choice.offload:
             if self._is_hopeless(memory):

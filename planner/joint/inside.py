@@ -241,10 +241,11 @@ class Insides:
         apart = self._rows({name: pieces[name].backward_weight for name in weighted})
         spans = {phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds}
         gaps = {phase: float(spans[phase].sum() - alone[phase].sum()) for phase in seconds}
-        least, data = alone, alone[BACKWARD] - apart
+        least, data, awaited = alone, alone[BACKWARD] - apart, np.zeros(len(self.layers))
         if self.by_blocks:
             others = list(without_weights(phases[BACKWARD], pieces, weighted))
             least, data = spans, self._of_units(spans_of_units(others, pieces))
+            awaited = (spans[BACKWARD] - data - self.sums.at_firsts(apart)).clip(min=0.0)
         made = {
             tensor: size
             for operation in phases[FORWARD]
@@ -268,6 +269,7 @@ class Insides:
             if self.in_turn
             else (0.0, 0.0),
             apart=apart,
+            awaited=awaited,
             least_before=least[FORWARD] + data,
             balance=self._of_pieces(pieces, "forward") + self._of_pieces(pieces, "backward"),
             kept=self._rows(kept),

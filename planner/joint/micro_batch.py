@@ -34,9 +34,9 @@ class MicroBatch:
         What a device waits at least for communication between the first and the last computation of
         a block, in the forward and in the backward pass, where one stage has all blocks and nothing
         is computed again. [s]
-    apart, least_before
-        Backward passes of weights, as far as a schedule can run them by themselves; and as `least`
-        without them. [s]
+    apart, awaited, least_before
+        Backward passes of weights, as far as a schedule can run them by themselves; what they
+        wait for otherwise, of blocks at their first layer; and as `least` without them. [s]
     balance
         What stages are balanced by where they are not made of blocks: computation of both, without
         recomputation. [s]
@@ -70,6 +70,7 @@ class MicroBatch:
     least_forward: Floats
     gaps: tuple[float, float]
     apart: Floats
+    awaited: Floats
     least_before: Floats
     balance: Floats
     kept: Floats
@@ -148,6 +149,11 @@ class MicroBatch:
         return float(self.apart.sum())
 
     @cached_property
+    def total_awaited(self) -> float:
+        """What these wait for where no schedule runs them by themselves. [s]"""
+        return float(self.awaited.sum())
+
+    @cached_property
     def total_computed(self) -> float:
         """Computation of all layers. [s]"""
         return float(self.computed.sum())
@@ -176,7 +182,7 @@ class MicroBatch:
     def passes(self) -> Floats:
         """What both passes take and leave, in rows, however they are cut into stages."""
         times = (self.forward, self.backward, self.computed, self.launched, self.launched_forward)
-        return np.stack([*times, self.kept, self.apart, self.waiting])
+        return np.stack([*times, self.kept, self.apart, self.awaited, self.waiting])
 
     @cached_property
     def held(self) -> Floats:

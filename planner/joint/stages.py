@@ -34,6 +34,8 @@ class StageCosts:
     kept, apart, waiting
         What a micro-batch leaves for its backward pass, what backward passes of weights take by
         themselves, and what waits for these. [B], [s], [B]
+    awaited
+        What passes of weights wait for where they do not run by themselves. [s]
     passing
         What a pass of each group holds on top of what it leaves, with weights that are gathered.
         [B]
@@ -54,6 +56,7 @@ class StageCosts:
     kept: Floats
     apart: Floats
     waiting: Floats
+    awaited: Floats
     passing: Floats
     weights: StageWeights
     sends: Floats
@@ -96,7 +99,8 @@ class StageCosts:
             launched_forward=rows[4],
             kept=rows[5],
             apart=rows[6],
-            waiting=rows[7],
+            awaited=rows[7],
+            waiting=rows[8],
             passing=passing.clip(min=0.0),
             weights=weights,
             sends=weights.exchanges.sends(choice.pp, tuple(inside.sent[ends].tolist())),

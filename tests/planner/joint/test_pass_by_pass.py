@@ -14,6 +14,7 @@ from planner.joint.estimate import Estimates
 from planner.joint.pass_by_pass import MOST_PASSES, ends_of_passes
 from planner.joint.passes import staged_time
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.variants import with_variants
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -49,6 +50,23 @@ def test_passes_of_weights_fill_bubbles():
     # Qi et al. 2023, table 2: ZB-H1 leaves a third of the bubbles of 1F1B
     assert plain.max() - 3.0 * count == pytest.approx(9.0)
     assert filled.max() - 3.0 * count == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_backward_passes_do_not_wait_for_what_passes_of_weights_read(count):
+    # sequence parallelism gathers inputs again for the weights alone
+    setting = resolve(make_request("optimize", {**QUESTION, "gpus": 4, "cluster": "dgx-a100"}))
+    runtime = searched_runtime(setting)
+    choice = next(
+        one
+        for one in with_variants(setting, choices(setting, list(insides(setting, ("none",))), (0,)))
+        if one.inside.sequence_parallel and (one.pp, one.inside.tp) == (2, 2)
+        if one.fills_bubbles and one.micro_batches == count
+    )
+    estimate = Estimates(setting, runtime).of(choice)
+    step, reason = tried(setting, estimate.choice.degrees, runtime)
+    assert step is not None, reason
+    assert estimate.seconds == pytest.approx(step.seconds, rel=0.015)
 
 
 def test_many_passes_are_not_looked_at_one_by_one():
