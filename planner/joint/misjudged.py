@@ -47,10 +47,10 @@ class Misjudged:
     def expected(self, one: Estimate) -> float:
         """An estimate as far off as those of the same layout were. [s]
 
-        Those of other numbers of stages tell that it may be faster, and not that it is slower.
+        Where these had other numbers of stages it may be as much faster, and half as much slower.
         """
-        alike = min(self.off.get(one.choice.layout, 1.0), 1.0)
-        return one.seconds * self.off.get(_stages(one), alike)
+        alike = self.off.get(one.choice.layout, 1.0)
+        return one.seconds * self.off.get(_stages(one), min(alike, math.sqrt(alike)))
 
     def memory(self, one: Estimate) -> float:
         """What it holds, where those of the same layout hold more than was estimated. [B]"""
