@@ -21,7 +21,7 @@ from costmodels.simulation.job import Job
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.offload import BUFFERS, offload_activations
-from costmodels.simulation.operations import SENDS, Mark, Operation, Ref
+from costmodels.simulation.operations import SENDS, Key, Mark, Operation, Ref
 from costmodels.simulation.roles import Roles
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass
@@ -86,12 +86,16 @@ class Compiler:
                 wait_for_host(program)
         # what waits in the host of each stage for each of its micro-batches under way
         self.away = [0.0] * len(self.programs)
+        # by stage and the first computation of each unit, the copy to the host that follows it
+        self.leaving: dict[int, Mapping[Key, Key | None]] = {}
         if "activations" in strategy.offload:
             kind, count = strategy.schedule.kind, strategy.schedule.micro_batches
             at_once = kind != "gpipe" or count == 1
             for number, program in enumerate(self.programs):
                 last = number == len(self.programs) - 1
-                self.away[number] = offload_activations(program, follows=last and at_once)
+                self.away[number], self.leaving[number] = offload_activations(
+                    program, follows=last and at_once
+                )
         self._begin()
 
     def with_runtime(self, runtime: Runtime) -> Compiler:
@@ -141,6 +145,8 @@ class Compiler:
         self.ids: dict[Mark, int] = {}
         self.extra_after: dict[int, list[Mark]] = {}
         self.sent: dict[int, list[Mark]] = {}  # by role, what it has not waited for
+        # by role the copies to the host of units that it has begun, None where nothing leaves
+        self.left: dict[int, list[Mark | None]] = {}
         # by role and queue the ends of units whose weights it has brought
         self.units: dict[tuple[int, int], list[Mark]] = {}
 
@@ -223,6 +229,7 @@ class Compiler:
                 self._add(role, step, run.stage, run.micro, run.phase, operation)
             return
         arrivals = weights.arrivals[run.phase]
+        leaving = self.leaving.get(run.stage, {}) if run.phase == FORWARD else {}
         for operation in arrivals.launched:
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
             last = arrivals.unit_ends.get(operation.key)
@@ -234,6 +241,13 @@ class Compiler:
                 if before >= 0:
                     self.extra_after.setdefault(number, []).append(units[before])
                 units.append((step, run.stage, run.micro, run.phase, last))
+            if operation.key in leaving:
+                # one begins when two units at most are still to leave, of whichever passes
+                left = self.left.setdefault(role, [])
+                if len(left) >= BUFFERS and (mark := left[-BUFFERS]) is not None:
+                    self.extra_after.setdefault(number, []).append(mark)
+                copy_key = leaving[operation.key]
+                left.append(copy_key and (step, run.stage, run.micro, run.phase, copy_key))
             if run.phase == FORWARD and step and operation.kind == "forward":
                 self._after_pulls(number, step, run.stage, operation.name)
         gradients = run.phase == (WEIGHT if self.view.weight_apart else BACKWARD)

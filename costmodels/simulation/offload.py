@@ -6,14 +6,15 @@ ZeRO-Infinity, section 5.2.2; Isaev et al. 2023, Calculon). Weights are copied t
 a unit computes and dropped after it (ZeRO-Infinity, section 6). The optimizer's state does not
 leave the host: gradients are copied there as they are summed up, its processors update, and the
 updated weights come back (Ren et al. 2021, ZeRO-Offload, section 4). There are two buffers: copies
-back are two units ahead at most, and the forward pass waits where two units are still to leave.
-Copies run beside computation, in queues of their own
-in either direction; whether they hide there is what the simulation decides.
+back are two units ahead at most, and a forward pass waits where two units are still to leave, of it
+or of passes before. Copies run beside computation, in queues of their own in either direction;
+whether they hide there is what the simulation decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.execution import Queue
@@ -114,7 +115,23 @@ def _fetched(key: Local) -> Local:
     return (f"{key[0]} from host", key[1], key[2])
 
 
-def offload_activations(program: StageProgram, *, follows: bool) -> float:
+class Away(NamedTuple):
+    """What of the activations of a stage waits in the host.
+
+    Parameters
+    ----------
+    size
+        Of each micro-batch and device. [B]
+    copies
+        By the first computation of each unit of its forward pass, the copy of what the unit makes,
+        None where nothing of that leaves.
+    """
+
+    size: float
+    copies: Mapping[Key, Key | None]
+
+
+def offload_activations(program: StageProgram, *, follows: bool) -> Away:
     """Copy what the backward pass of a stage reads to the host and back.
 
     Parameters
@@ -127,7 +144,7 @@ def offload_activations(program: StageProgram, *, follows: bool) -> float:
 
     Returns
     -------
-        What waits in the host for each micro-batch and device. [B]
+        What waits there.
     """
     found, links, phases = _Activations(program), HostLinks(program.stage_links), program.phases
     stay = list(found.first)[:BUFFERS] if follows else []
@@ -162,16 +179,16 @@ def offload_activations(program: StageProgram, *, follows: bool) -> float:
             to_host=False,
             makes=tuple((_fetched(key), ACTIVATIONS, found.sizes[key]) for key in keys),
         )
-    phases[FORWARD] = _sending(phases[FORWARD], away, program.number)
+    phases[FORWARD], copies = _sending(phases[FORWARD], away)
     for phase in (BACKWARD, WEIGHT):
         phases[phase] = _reading(phase, phases[phase], back, program.number)
-    return sum(found.sizes[key] for keys in moved.values() for key in keys)
+    return Away(sum(found.sizes[key] for keys in moved.values() for key in keys), copies)
 
 
 def _sending(
-    operations: Sequence[Operation], away: Mapping[int, Sequence[Operation]], stage: int
-) -> list[Operation]:
-    """A forward pass with its copies, of which two units at most wait for their turn.
+    operations: Sequence[Operation], away: Mapping[int, Sequence[Operation]]
+) -> tuple[list[Operation], dict[Key, Key | None]]:
+    """A forward pass with its copies, and these by the first computation of each unit.
 
     Parameters
     ----------
@@ -179,23 +196,21 @@ def _sending(
         The pass.
     away
         The copies by the place of the operation that they come after.
-    stage
-        Number of the stage.
     """
     rows: list[Operation] = []
-    units: list[str] = []
-    sent: dict[str, Ref] = {}
+    begun: dict[str, Key] = {}
+    copies: dict[Key, Key | None] = {}
     for place, op in enumerate(operations):
-        if op.queue == Queue.COMPUTE and unit_of(op.name) not in units:
-            units.append(unit_of(op.name))
-            gate = sent.get(units[-1 - BUFFERS]) if len(units) > BUFFERS else None
-            if gate is not None:
-                op = op._replace(after=(*op.after, gate))
+        if op.queue == Queue.COMPUTE and unit_of(op.name) not in begun:
+            begun[unit_of(op.name)] = op.key
+            copies[op.key] = None
         rows.append(op)
         for copy in away.get(place, ()):
             rows.append(copy)
-            sent[copy.name] = (stage, FORWARD, copy.key)
-    return rows
+            # what a stage receives for others is made by no computation of its own
+            if copy.name in begun:
+                copies[begun[copy.name]] = copy.key
+    return rows, copies
 
 
 def _reading(

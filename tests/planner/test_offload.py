@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import planner
 from costmodels.cluster import HostMemory, dump_cluster, load_cluster
+from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.measure import RoleUse
 from planner.cli.command import planner_command
 from planner.models.configs import transformer
@@ -136,6 +137,27 @@ def test_every_stage_waits_for_its_own_copies(folder):
     first, last = (role(away, n) for n in range(2))
     # the first stage has two micro-batches under way
     assert first.host_memory > 1.9 * last.host_memory > 0.0
+
+
+def test_units_wait_for_copies_of_passes_before(folder):
+    # a stage has one block, so that no pass begins three units
+    slow = replace(HOST, link_bandwidth=HOST.link_bandwidth / 50)
+    stages = {"pp": 2, "chunks": 3, "schedule": "interleaved", "stage_blocks": "equal"}
+    asked = {**stages, "micro_batch_size": 1, "offload": ("activations",)}
+    times = simulate(folder, slow, **asked).simulated.task_times
+    left: dict[object, float] = {}
+    begun: dict[object, float] = {}
+    for n, task in enumerate(times.graph.tasks):
+        unit = task.micro, unit_of(task.name)
+        if task.kind == "to host" and task.role == 0:
+            left[unit] = times.ends[n]
+        elif task.kind == "forward" and task.role == 0:
+            begun[unit] = min(begun.get(unit, math.inf), times.starts[n])
+    order = sorted(begun, key=lambda unit: begun[unit])
+    pairs = zip(order, order[2:], strict=False)
+    waited = [(left[one], begun[other]) for one, other in pairs if one in left]
+    assert len(waited) > 8
+    assert all(end <= begin for end, begin in waited)
 
 
 def test_neighbours_share_a_link_and_a_host_its_memory(folder):
