@@ -313,9 +313,10 @@ class Estimates:
             buffers = packed * weights.parameters.sum(axis=0)
         kept = activations(choice, stages.kept, stages.waiting)
         if "activations" in choice.offload:
-            # some are on their way out, and some on their way back
+            # some are on their way out, and of pipelines others on their way back meanwhile
             each = stages.units.sums(inside.kept).tolist()
-            moved = 2.0 * UNITS * max(each[:-UNITS], default=0.0)
+            ways = 2 if choice.pp > 1 else 1
+            moved = ways * UNITS * max(each[:-UNITS], default=0.0)
             kept = np.minimum(kept, sum(each[-UNITS:]) + moved)
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:

@@ -157,7 +157,7 @@ class Simulations:
 
         Most of it does not fit, and is told so before it is simulated. Takes what `run` takes.
         """
-        most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
+        most, work = self._most_estimated, 0
         near = [one for one in ranked if one.memory <= most and self._is_faster(one)]
         for rows in alike_but_for_zero(near, self.misjudged.expected):
             for one in rows:

@@ -17,7 +17,7 @@ from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import HOPELESS, Estimates
 from planner.joint.offload import least_copied, most_waiting, offloaded
-from planner.joint.runtimes import choice_runtime
+from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.variants import with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import parse_keep
@@ -269,3 +269,18 @@ def test_gradients_that_no_way_to_train_with_offload_has_room_for_prove_that_not
     with pytest.raises(InfeasibleError, match="gradients alone") as refused:
         planner.optimize(model="llama3-70b", memory=reserved + 3.9 * each, **asked)
     assert refused.value.proven
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_estimates_hold_what_leaves_and_what_stays_of_one_stage(count):
+    # nothing comes back while units leave
+    request = {"model": "vit-l", "gpus": 4, "cluster": "dgx-h100", "global_batch_size": 32}
+    setting = resolve(make_request("optimize", request))
+    runtime = searched_runtime(setting)
+    ways = choices(setting, list(insides(setting, ("none",))), (2,))
+    choice = next(one for one in ways if one.dp == 4 and one.micro_batches == count)
+    choice = replace(choice, offload=("activations",))
+    step, reason = tried(setting, choice.degrees, runtime)
+    assert step is not None, reason
+    estimate = Estimates(setting, runtime).of(choice)
+    assert estimate.memory == pytest.approx(step.peak_memory, rel=1e-3)
