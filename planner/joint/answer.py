@@ -28,7 +28,7 @@ from planner.joint.with_own_splits import with_own_splits
 from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
-from planner.planning.options import Overtaken, SearchOptions
+from planner.planning.options import Overtaken, SearchOptions, Watch
 from planner.planning.staged import tried
 from planner.planning.usual import UsualTrial, usual_trials
 from planner.request.parts import Degrees
@@ -123,14 +123,21 @@ def _joint_plan(
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         splits = how is _splits_first and found.no_splits is not None
-        own = bool(found.own_splits)
+        own = any(not one.fits for one in found.own_splits)
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits, own)
+        bound = plan.search.lower_bound_s if isinstance(plan, Plan) else 0.0
+        beside = replace(options, watch=_with_bound(options.watch, bound))
         plan = fewer.faster_plan(
-            plan, lambda part, limit: asked(part, replace(options, limit=limit), like=found)[1]
+            plan, lambda part, limit: asked(part, replace(beside, limit=limit), like=found)[1]
         )
     if isinstance(plan, InfeasibleError):
         raise found.refused or plan
     return plan
+
+
+def _with_bound(watch: Watch | None, bound: float) -> Watch | None:
+    """What watches a question of which another bound is known than those that are told. [s]"""
+    return None if watch is None else lambda phase, step, _: watch(phase, step, bound)
 
 
 def _plan_of_all(

@@ -105,4 +105,5 @@ class SearchOptions:
             The best step so far, +inf without one, and what no step is below. [s]
         """
         if self.watch is not None:
-            self.watch(phase, step, bound)
+            # a step that others must be below is known
+            self.watch(phase, min(step, self.limit), bound)
