@@ -39,8 +39,9 @@ MOST_SIMULATED = 3
 # nothing is faster, beside splits that are known (nearly always the answer) the second number, and
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
-# What all blocks but one must gain to be looked at one by one. [parts]
-WORTH_FEWER_AGAIN = 1e-3
+# What all blocks but one must gain to be looked at one by one; and how near to the least estimates
+# do not tell which of them is the fastest. [parts]
+WORTH_FEWER_AGAIN, TIED = 1e-3, 5e-3
 # So many of the fastest, and then of the smallest are simulated until one fits, and so many where
 # others were tried in vain. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
@@ -99,8 +100,7 @@ class Simulations:
     @property
     def rival(self) -> float:
         """What others must take less than to be the best, +inf where nothing is known. [s]"""
-        known = self.splits.seconds
-        return known if self.best is None else min(self.best.seconds, known)
+        return min(self.splits.seconds, math.inf if self.best is None else self.best.seconds)
 
     def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
         """What was estimated to fit, and does not."""
@@ -145,10 +145,9 @@ class Simulations:
         Takes what `run` takes.
         """
         rest = sorted((one for one in ranked if one.choice not in self.tried), key=BY_MEMORY)
-        most = self._most_estimated
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
         cheap = rest[: bisect_right(works, MOST_WORK)]
-        self._simulate([one for one in cheap if one.memory <= most], bound)
+        self._simulate([one for one in cheap if one.memory <= self._most_estimated], bound)
         if self.best is None:
             self._measure_smallest(bound)
 
@@ -191,7 +190,8 @@ class Simulations:
         Beyond what is cheap, they are taken to be as far off as those of the same layout were.
         """
         room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
-        for one in rows:
+        near = rows[0].seconds * (1.0 + TIED) if rows else 0.0
+        for place, one in enumerate(rows):
             misfit = self.best is not None and self.misjudged.memory(one) > room
             if misfit or one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
@@ -199,6 +199,7 @@ class Simulations:
                 continue
             own = self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work + own > MOST_COMPARED
+            enough &= place >= MOST_SIMULATED or one.seconds > near
             cheap = more + own <= MOST_WORK and one.seconds < self.rival
             if enough and not cheap and self.misjudged.expected(one) > self.rival * (1.0 - MARGIN):
                 continue
@@ -226,8 +227,7 @@ class Simulations:
             rows.remove(one := min(rows, key=self.misjudged.expected))
             work += self.pace.work(one.choice)
             fewest = self.estimates.of(replace(one.choice, again=1))
-            # what is slower than the best by itself may lead to what is faster
-            worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)
+            worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)  # whatever this one takes by itself
             enough = work > MOST_WORK or self.misjudged.expected(fewest) >= worth
             if enough or not self.has_time(one.choice):
                 return
