@@ -18,7 +18,7 @@ from planner.planning.options import SearchOptions
 from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
-from planner.request.setting import resolve
+from planner.request.setting import Setting, resolve
 from search.problem.deadline import Deadline
 
 
@@ -107,6 +107,39 @@ def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, num
     assert [one.costed for one in trials] == [True] * number + [False] * (3 - number)
 
 
+def simulations_of(setting: Setting, layers: int) -> simulations.Simulations:
+    runtime = searched_runtime(setting)
+    return simulations.Simulations(
+        setting=setting,
+        runtime=runtime,
+        options=SearchOptions(),
+        estimates=Estimates(setting, runtime),
+        pace=Pace(deadline=Deadline(None), layers=layers),
+        offloads=False,
+        left_out=[],
+        misfits=Misfits(setting=setting, least=None),
+    )
+
+
+@pytest.mark.parametrize(("second", "best"), [(1.004, 0.98), (1.02, 1.01)])
+def test_estimates_that_are_as_good_as_equal_are_simulated_however_long_that_takes(
+    monkeypatch, second, best
+):
+    """As of Llama 3 405B on 64 H100, where the second of them is 2.6 % faster."""
+    setting = resolve(make_request("optimize", {"model": "alexnet", "gpus": 8, "cluster": "abci"}))
+    some = [one for one in choices(setting, list(insides(setting))) if one.dp > 1][:2]
+    steps = dict(zip((one.degrees for one in some), (1.01, 0.98), strict=True))
+
+    def found(setting, degrees, *_):
+        return SimpleNamespace(seconds=steps[degrees], fits=True, peak_memory=1.0), ""
+
+    monkeypatch.setattr(simulations, "tried", found)
+    tries = simulations_of(setting, 10 * simulations.MOST_COMPARED)
+    rows = zip(some, (1.0, second), strict=True)
+    tries.run([Estimate(choice=one, seconds=s, memory=1.0) for one, s in rows], 0.0, partly=False)
+    assert tries.best.seconds == best
+
+
 def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
     """As of EfficientNet B0 on 16 V100, where more memory would let more be tried in vain."""
     setting = resolve(make_request("optimize", {"model": "alexnet", "gpus": 8, "cluster": "abci"}))
@@ -120,17 +153,7 @@ def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
         return SimpleNamespace(seconds=steps[degrees], fits=fits, peak_memory=1.0), ""
 
     monkeypatch.setattr(simulations, "tried", found)
-    runtime = searched_runtime(setting)
-    tries = simulations.Simulations(
-        setting=setting,
-        runtime=runtime,
-        options=SearchOptions(),
-        estimates=Estimates(setting, runtime),
-        pace=Pace(deadline=Deadline(None), layers=len(setting.graph.compute_layers)),
-        offloads=False,
-        left_out=[],
-        misfits=Misfits(setting=setting, least=None),
-    )
+    tries = simulations_of(setting, len(setting.graph.compute_layers))
     rows = zip(some, (0.99, 0.99, 1.01, 1.03, 1.04), strict=True)
     ranked = [Estimate(choice=one, seconds=seconds, memory=room) for one, seconds in rows]
     tries.run(ranked, 0.0, partly=False)
