@@ -203,6 +203,9 @@ class OwnSplits:
         for zero in (*dict.fromkeys([*whole[:1], *whole[-1:]]), *zeros[len(whole) :]):
             way = Way(micro_batches=count, zero=zero, again=blocks[0])
             free = self._try(splits, way, 0.0, least if zero == zeros[-1] else math.inf)
+            if free is not None and free.fits and zero < 3:
+                # what is cut may be exchanged faster
+                self._try(splits, replace(way, zero=whole[-1]), 0.0)
             if free is None or free.fits or free.seconds >= self.limit:
                 return
             # what is gathered may take more than what is cut

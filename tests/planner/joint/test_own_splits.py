@@ -229,3 +229,11 @@ def test_a_price_that_is_too_high_is_lowered_where_that_fits():
         plan = planner.optimize(**asked, cluster=replace(lassen, levels=levels))
         steps.append(plan.step_time_s)
     assert steps[1] <= steps[0]
+
+
+def test_what_fits_is_cut_over_replicas_where_that_is_faster():
+    asked = {"gpus": 8, "cluster": "hkbu-10gbe", "global_batch_size": 8, "memory": "1781.3 MiB"}
+    asked |= {"forbid": "pipeline,recompute"}
+    plans = [planner.optimize("unet", **asked, keep=f"micro_batches=2{z}") for z in ("", ",zero=2")]
+    assert plans[0].step_time_s <= plans[1].step_time_s
+    assert ("gradients", "state") in {layer.sharded for layer in plans[0].layers.values()}
