@@ -114,7 +114,8 @@ class FewerGpus:
                 if misses == MOST_MISSES_OF_FEWER:
                     break
                 other = asked(part, best)
-                misses += isinstance(other, InfeasibleError)
+                # what is asked for without an estimate has promised nothing
+                misses += isinstance(other, InfeasibleError) and seconds > 0.0
                 if isinstance(other, Plan) and other.step_time_s < best:
                     best = other.step_time_s
                     plan = _left_idle(other, self.setting.gpus - part.gpus, plan)

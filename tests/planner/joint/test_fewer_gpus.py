@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import planner
 from costmodels.cluster import load_cluster
 from planner.cli.command import planner_command
+from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.hosts import on_gpus
@@ -65,6 +66,10 @@ def test_a_number_of_gpus_that_divides_no_batch_is_not_slower_than_a_smaller_one
     assert few.idle_gpus == 0
 
 
+# What numbers of GPUs promise, as parts of a step: of the first nothing is estimated.
+PROMISES = ((0.0, 1), (0.5, 4), (0.6, 2))
+
+
 def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch):
     tiny = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 100}
     path = tmp_path / "config.json"
@@ -84,6 +89,23 @@ def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch)
     plan = fewer.faster_plan(whole, answered)
     assert limits == [seconds, 0.8 * seconds]
     assert (plan.step_time_s, plan.idle_gpus) == (0.8 * seconds, 1)
+
+
+def test_what_is_asked_for_without_an_estimate_takes_no_place_of_what_promises(monkeypatch):
+    question = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", question))
+    plan = planner.optimize("gpt2", gpus=8, cluster="dgx-h100", global_batch_size=16)
+    faster = replace(plan, gpus=2, step_time_s=0.8 * plan.step_time_s)
+    rows = [(part * plan.step_time_s, None, on_gpus(setting, n)) for part, n in PROMISES]
+    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best: rows)
+
+    def answered(part, limit):
+        return (
+            faster if part.gpus == 2 else InfeasibleError("none fits", missing_bytes=1.0, layer="")
+        )
+
+    found = FewerGpus(setting, NO_WISHES, None, None, Deadline(None)).faster_plan(plan, answered)
+    assert found.step_time_s == faster.step_time_s
 
 
 def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
