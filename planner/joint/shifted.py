@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -100,17 +100,30 @@ def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) 
     }
     found = []
     for start in sorted(near.values(), key=expected)[:MOST_LOOKED_AT]:
-        best = start
-        while True:
-            rows = shifted(simulations.estimates, best.choice)
-            other = next((one for one in rows if one.memory <= capacity), best)
-            if expected(other) >= expected(best) * (1.0 - LEAST_GAIN):
-                break
-            best = other
+        best = moved(simulations.estimates, start, expected)
         equal = not start.choice.blocks
         if expected(best) < expected(start) * (1.0 - (WORTH_BALANCING if equal else LEAST_GAIN)):
             found.append(best)
     return sorted(found, key=expected)
+
+
+def moved(estimates: Estimates, start: Estimate, expected: Callable[[Estimate], float]) -> Estimate:
+    """A pipeline with blocks moved as far as that is expected to be faster, and to fit.
+
+    Parameters
+    ----------
+    estimates, start
+        Makes them, and that of the pipeline as it is cut.
+    expected
+        What a way to train takes by its estimate. [s]
+    """
+    capacity, best = estimates.setting.cluster.device.memory, start
+    while True:
+        rows = shifted(estimates, best.choice)
+        other = next((one for one in rows if one.memory <= capacity), best)
+        if expected(other) >= expected(best) * (1.0 - LEAST_GAIN):
+            return best
+        best = other
 
 
 def shifted(estimates: Estimates, choice: Choice) -> list[Estimate]:

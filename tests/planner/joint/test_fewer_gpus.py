@@ -153,6 +153,14 @@ def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
     assert fast.step_time_s <= slow.step_time_s * (1.0 + EQUAL)
 
 
+def test_stages_that_pay_with_moved_blocks_alone_are_found_on_fewer_gpus():
+    """With one micro-batch, a first stage of fewer blocks is sooner through with its weights."""
+    wishes = {"keep": "pp=2", "forbid": "offload", "runtime": "megatron-core"}
+    question = {"cluster": "juwels-booster", "global_batch_size": 12, "optimizer": "sgd", **wishes}
+    few, more = (planner.optimize("vit-l", gpus=n, precision="bf16", **question) for n in (2, 8))
+    assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
+
+
 def test_networks_without_attention_leave_gpus_without_work_too(tmp_path):
     # gradients of wide filters take longer than the few images do
     path = tmp_path / "wide.toml"
