@@ -226,25 +226,29 @@ class OwnSplits:
             Numbers of blocks that may be computed again. [items]
         """
         self._raise_price(splits, way)
+        if len(blocks) == 1:
+            return
         # with the fewest blocks that are enough, or with one less and other splits
-        low, high = 0, len(blocks)
-        if high > 1:
-            found = self._try(splits, replace(way, again=blocks[-1]), 0.0)
-            if found is None or (not found.fits and found.seconds >= self.limit):
-                return
-            # where all of them are not enough, none of the numbers in between is
-            low, high = (low, high - 1) if found.fits else (high - 1, high)
+        again = replace(way, again=blocks[-1])
+        found = self._try(splits, again, 0.0)
+        if found is None or (not found.fits and found.seconds >= self.limit):
+            return
+        # where all of them are not enough, none of the numbers in between is with these splits
+        price = 0.0 if found.fits else self._raise_price(splits, again)
+        if price is None:
+            return
+        low, high = 0, len(blocks) - 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._try(splits, replace(way, again=blocks[middle]), 0.0)
+            found = self._try(splits, replace(way, again=blocks[middle]), price)
             if found is None or (not found.fits and found.seconds >= self.limit):
                 return
             low, high = (low, middle) if found.fits else (middle, high)
         if low > 0:
             self._raise_price(splits, replace(way, again=blocks[low]))
 
-    def _raise_price(self, splits: LayerSplits, way: Way) -> None:
-        """Try the least price of memory with which a way fits.
+    def _raise_price(self, splits: LayerSplits, way: Way) -> float | None:
+        """The least price of memory with which a way fits, None where none is known.
 
         Parameters
         ----------
@@ -255,7 +259,7 @@ class OwnSplits:
         found = self._try(splits, way, 0.0)
         # at its peak a device holds gradients of what it keeps beside that, as much at most
         if found is None or found.short > 2.0 * splits.saved(way.zero, 2.0**high):
-            return
+            return None
         found = self._try(splits, way, 2.0**high)
         near = NEARLY_FITS * self.setting.cluster.device.memory
         while found is not None and 0.0 < found.short < near and high > 0.0:
@@ -263,13 +267,14 @@ class OwnSplits:
             high -= 1.0
             found = self._try(splits, way, 2.0**high)
         if found is None or not found.fits:
-            return
+            return None
         for _ in range(HALVINGS):
             middle = (low + high) / 2.0
             found = self._try(splits, way, 2.0**middle)
             if found is None or (not found.fits and found.seconds >= self.limit):
-                return
+                break
             low, high = (low, middle) if found.fits else (middle, high)
+        return 2.0**high
 
     def _try(
         self, splits: LayerSplits, way: Way, price: float, most: float = math.inf
