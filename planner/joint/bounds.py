@@ -264,8 +264,10 @@ class ChoiceBounds:
         each: list[float] = blocks.sums(more).clip(min=0.0).tolist()
         saved: list[float] = blocks.sums(kept.kept - again.kept).tolist()
         ratios = (time / size for time, size in zip(each, saved, strict=True) if size > 0.0)
-        # one of each stage that has any is computed again in any case
-        stages = 1 if self.estimates.cuts.by_shares else choice.parts
+        # one of each stage that has any is computed again in any case; the head may be alone
+        cuts = self.estimates.cuts
+        alone = len(cuts.pieces) > len(cuts.first)
+        stages = 1 if cuts.by_shares else max(choice.parts - alone, 1)
         return max(max(short, 0.0) * min(ratios, default=0.0), stages * min(each))
 
     def _of_hosts(self, choice: Choice, inside: MicroBatch) -> float:
