@@ -161,8 +161,8 @@ class FewerGpus:
 
         Returns
         -------
-        What the fastest with each is estimated to take [s], those that are about as fast unless it
-        is a usual way to train under a runtime of its own, and the question for it.
+        What the fastest with each is estimated to take, or to take under a runtime of its own [s],
+        those that are estimated to be about as fast, and the question for it.
         """
         self.weights, known = LeastWeights(self.setting), seconds
         if not (self.floors.attends or self.wishes.kept_offload):
@@ -171,15 +171,14 @@ class FewerGpus:
         for part in self._parts(seconds):
             if self.deadline.passed:
                 break
-            near, usual = self._expected(part, known), self._usual(part)
-            if usual < seconds:
-                rows.append((usual, (), part))
-            elif near and near[0].seconds <= seconds * (1.0 + MARGIN):
-                expected = near[0]
-                rows.append((expected.seconds, [one.choice for one in near], part))
-                # what others are estimated to take matters as far as estimates are off
-                if expected.memory <= part.cluster.device.memory:
-                    known = min(known, expected.seconds * (1.0 + MARGIN))
+            near = self._expected(part, known)
+            near = near if near and near[0].seconds <= seconds * (1.0 + MARGIN) else []
+            least = min([self._usual(part), *(one.seconds for one in near)])
+            if near or least < seconds:
+                rows.append((least, [one.choice for one in near], part))
+            # what others are estimated to take matters as far as estimates are off
+            if near and near[0].memory <= part.cluster.device.memory:
+                known = min(known, near[0].seconds * (1.0 + MARGIN))
         of_splits = self._of_splits(seconds)
         rows = [row for row in rows if row[2].gpus not in of_splits]
         rows += [(0.0, (), part) for part in of_splits.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -106,6 +107,18 @@ def test_what_is_asked_for_without_an_estimate_takes_no_place_of_what_promises(m
 
     found = FewerGpus(setting, NO_WISHES, None, None, Deadline(None)).faster_plan(plan, answered)
     assert found.step_time_s == faster.step_time_s
+
+
+@pytest.mark.parametrize(("usual", "least"), [(1.5, 0.8), (0.7, 0.7)])
+def test_what_is_usual_hides_no_faster_estimate(monkeypatch, usual, least):
+    question = {"model": "gpt2", "gpus": 2, "cluster": "dgx-h100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", question))
+    near = [SimpleNamespace(seconds=0.8, memory=0.0, choice="a way to train")]
+    monkeypatch.setattr(FewerGpus, "_expected", lambda self, part, limit: near)
+    monkeypatch.setattr(FewerGpus, "_usual", lambda self, part: usual)
+    fewer = FewerGpus(setting, NO_WISHES, None, SimpleNamespace(attends=True), Deadline(None))
+    ((seconds, choices, part),) = fewer._promising(2.0)
+    assert (seconds, choices, part.gpus) == (least, ["a way to train"], 1)
 
 
 def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
