@@ -30,7 +30,7 @@ from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
-from planner.joint.shifted import NEAR, moved
+from planner.joint.shifted import NEAR, with_blocks_moved
 from planner.joint.simulations import MOST_BESIDE
 from planner.joint.variants import is_variant, with_variants
 from planner.joint.verdict import least_held
@@ -312,7 +312,7 @@ class FewerGpus:
         rivals.sort(key=lambda one: one.seconds)
         staged = next((one for one in rivals if one.choice.pp > 1 == one.choice.chunks), None)
         if staged is not None and staged.seconds <= most:
-            other = moved(estimates, staged, lambda one: one.seconds)
+            other = with_blocks_moved(estimates, staged, lambda one: one.seconds)
             rivals += [] if other is staged else [other]
             rivals.sort(key=lambda one: one.seconds)
         return [one for one in rivals if one.seconds <= rivals[0].seconds * (1.0 + MARGIN)]

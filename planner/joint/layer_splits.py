@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
+from planner.planning.decision.finalists import Patterns
 from planner.planning.prepare import default_cap
 from planner.planning.space.candidates import COUNTED_ALL_REDUCE
 from planner.planning.space.formulate import Floats, Formulation, formulate
@@ -21,6 +22,7 @@ from planner.request.setting import Setting
 from search import SOLVERS
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
+from search.problem.problem import costs_and_peaks
 
 # What a solver may do where the network is too wide for an exact answer at once, as for a bound of
 # such networks (`planner.planning.bounds.certificate`). [units of work]
@@ -43,6 +45,8 @@ class LayerSplits:
         When an answer must be there.
     known
         Answers by the stage of ZeRO and the price.
+    patterns
+        Of the formulation, once they are asked for.
     """
 
     formulation: Formulation
@@ -50,6 +54,7 @@ class LayerSplits:
     capacity: float
     deadline: Deadline
     known: dict[tuple[int, float], tuple[int, ...]] = field(default_factory=dict)
+    patterns: Patterns | None = None
 
     @classmethod
     def of(
@@ -98,14 +103,34 @@ class LayerSplits:
         """
         key = (zero, price)
         if key not in self.known:
-            counted = COUNTED_ALL_REDUCE / self.micro_batches
-            problem = self.formulation.problem(counted)
+            problem = self._problem
             if price > 0.0:
                 each = price * self._least(problem) / self.capacity
                 rows = zip(problem.costs, self._held(zero), strict=True)
                 problem = replace(problem, costs=tuple(cost + each * held for cost, held in rows))
             self.known[key] = self._solve(problem)
         return self.known[key]
+
+    def merged(self, choices: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Splits with one run of layers split as the one before or behind, the fastest first.
+
+        Parameters
+        ----------
+        choices
+            The candidate of each layer.
+        """
+        if self.patterns is None:
+            self.patterns = Patterns(self.formulation)
+        found = self.patterns.merged(choices)
+        if not found:
+            return []
+        times, _ = costs_and_peaks(self._problem, np.array(found))
+        return [found[i] for i in np.argsort(times, kind="stable").tolist()]
+
+    @property
+    def _problem(self) -> Problem:
+        """The additive model, memory without a price."""
+        return self.formulation.problem(COUNTED_ALL_REDUCE / self.micro_batches)
 
     def saved(self, zero: int, price: float) -> float:
         """How much less layers hold at a price than without, each for itself. [B]

@@ -17,21 +17,19 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Graph
 from costmodels.simulation import Runtime
-from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.simulation.shared_pieces import PiecesByBatch
 from costmodels.strategy import Schedule
 from costmodels.strategy.usual import single_stage
 from planner.joint.activations import LeastOfStages
-from planner.joint.choices import divisors
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import ROUNDING
 from planner.joint.known_splits import KnownSplits
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
-from planner.joint.runtimes import choice_runtime, stages_of_zero
+from planner.joint.runtimes import choice_runtime
 from planner.joint.simulations import MOST_COMPARED
+from planner.joint.ways import AllowedWays, Way
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, told_or_simulated
@@ -47,27 +45,31 @@ LEAST_GAIN = 0.005
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
 # What lacks less may fit at other prices. [parts]
 NEARLY_FITS = 0.01
+# Splits that are slower by more than the best plan do not become faster by merging runs of layers,
+# [parts]
+WORTH_MERGING = 0.1
+# of which so many are simulated at a time, the fastest by the additive model first. [items]
+MOST_MERGED = 8
 # What the layers of such a plan are split by.
 NAME = "splits layer by layer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """What of a way to train is no split of its layers.
+@dataclass(frozen=True, slots=True, eq=False)
+class Leading:
+    """The fastest splits that fit so far.
 
     Parameters
     ----------
-    micro_batches
-        Of a step. [items]
-    zero
-        What is cut over replicas.
-    again
-        Blocks that are computed again, the first ones. [items]
+    seconds
+        Their step. [s]
+    splits, way, choices
+        Where they are from, what is done beside them, and the candidate of each layer.
     """
 
-    micro_batches: int
-    zero: int
-    again: int
+    seconds: float
+    splits: LayerSplits
+    way: Way
+    choices: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -94,6 +96,8 @@ class OwnSplits:
         The step of a plan that is known: others matter where they are faster. [s]
     beside
         What steps must take less than to be better than these. [s]
+    leading
+        The fastest of these that fits, whether or not it is better.
     """
 
     setting: Setting
@@ -112,17 +116,23 @@ class OwnSplits:
     longest: float = 0.0
     stopped_by: str = ""
     beside: float = math.inf
+    leading: Leading | None = None
+    ways: AllowedWays = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ways = AllowedWays(self.setting, self.wishes)
 
     def run(self) -> None:
         """Try numbers of micro-batches, those first with which a step may be the fastest."""
         self.beside = self.limit
         try:
-            again = "none" if self._blocks(self.setting.graph)[-1:] in ([], [0]) else "full"
-            counts = (n for n in self._counts() if self.least.fits_in_one_stage(n, again))
+            again = "none" if self.ways.blocks(self.setting.graph)[-1:] in ([], [0]) else "full"
+            counts = (n for n in self.ways.counts() if self.least.fits_in_one_stage(n, again))
             rows = sorted((self.floors.of(1, 1, count), count) for count in counts)
             for floor, count in rows:
                 if floor < self.limit and self._has_time() and self.work < MOST_COMPARED:
                     self._try_count(count)
+            self._merge()
         except OutOfTime:
             self.stopped_by = "time limit"
         except KeyboardInterrupt:
@@ -136,8 +146,8 @@ class OwnSplits:
         splits
             Of all layers.
         """
-        for zero in self._zeros() if splits.worth_sharding and 1 in self._counts() else ():
-            if zero and 0 in self._blocks(self.setting.graph) and self._has_time():
+        for zero in self.ways.zeros() if splits.worth_sharding and 1 in self.ways.counts() else ():
+            if zero and 0 in self.ways.blocks(self.setting.graph) and self._has_time():
                 way = Way(micro_batches=1, zero=zero, again=0)
                 found = self._simulate(way, splits.distributions, math.inf)
                 if found is None:
@@ -158,25 +168,6 @@ class OwnSplits:
             self.stopped_by = "time limit"
         return not self.stopped_by
 
-    def _zeros(self) -> list[int]:
-        """Stages of ZeRO that are allowed."""
-        found = [0] if "sharding" in self.wishes.forbid else list(stages_of_zero(self.setting))
-        return [zero for zero in found if self.wishes.keep.get("zero", zero) == zero]
-
-    def _counts(self) -> list[int]:
-        """Numbers of micro-batches that are allowed. [items]"""
-        found = [1] if "accumulation" in self.wishes.forbid else divisors(self.setting.batch)
-        return [n for n in found if self.wishes.keep.get("micro_batches", n) == n]
-
-    def _blocks(self, graph: Graph) -> list[int]:
-        """Numbers of blocks that may be computed again, none first. [items]"""
-        most = len(several_layers(blocks_of_layers(graph)))
-        if "recompute" in self.wishes.forbid:
-            most = 0
-        kept = self.wishes.keep.get("recompute")
-        found = {None: [*range(most + 1)], "none": [0], "full": [most] if most else []}
-        return found.get(kept, []) if kept is None or isinstance(kept, str) else []
-
     def _try_count(self, count: int) -> None:
         """Ways with that many micro-batches: as they are fastest, and where those do not fit less.
 
@@ -194,7 +185,7 @@ class OwnSplits:
         graph = micro_graph(self.setting, count)
         splits = LayerSplits.of(self.setting, graph, count, self.deadline)
         self.longest = max(self.longest, time.monotonic() - began)
-        blocks, zeros = self._blocks(graph), self._zeros()
+        blocks, zeros = self.ways.blocks(graph), self.ways.zeros()
         if not blocks:
             return
         whole = [zero for zero in zeros if zero < 3]
@@ -274,7 +265,21 @@ class OwnSplits:
             if found is None or (not found.fits and found.seconds >= self.limit):
                 break
             low, high = (low, middle) if found.fits else (middle, high)
-        return 2.0**high
+        return math.pow(2.0, high)
+
+    def _merge(self) -> None:
+        """Split runs of layers as their neighbours are, as long as the fastest becomes faster.
+
+        What it takes to change between unlike splits is more than the additive model has of it
+        where other communication is under way.
+        """
+        before = None
+        while self.leading is not before and self.leading is not None:
+            before = self.leading
+            if before.seconds >= self.limit * (1.0 + WORTH_MERGING):
+                return
+            for choices in before.splits.merged(before.choices)[:MOST_MERGED]:
+                self._attempt(before.splits, before.way, choices)
 
     def _try(
         self, splits: LayerSplits, way: Way, price: float, most: float = math.inf
@@ -294,7 +299,20 @@ class OwnSplits:
         -------
         None where it cannot run, is of no use, or there was no time.
         """
-        choices = splits.at_price(way.zero, price)
+        return self._attempt(splits, way, splits.at_price(way.zero, price), most)
+
+    def _attempt(
+        self, splits: LayerSplits, way: Way, choices: tuple[int, ...], most: float = math.inf
+    ) -> StagedStep | None:
+        """As `_try`, of given splits.
+
+        Parameters
+        ----------
+        splits, way, most
+            As of `_try`.
+        choices
+            The candidate of each layer.
+        """
         key = (way, choices)
         if key not in self.tried:
             if not self._has_time() or self.work >= MOST_COMPARED:
@@ -308,6 +326,8 @@ class OwnSplits:
                 self.simulated.append(found)
                 # than others like it, it need not be faster by as much
                 least = self.beside if self.best is None else min(self.beside, self.best.seconds)
+                if found.fits and (self.leading is None or found.seconds < self.leading.seconds):
+                    self.leading = Leading(found.seconds, splits, way, choices)
                 if found.fits and found.seconds < least:
                     self.best = found
                     self.options.tell("splitting layers", found.seconds)

@@ -100,14 +100,16 @@ def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) 
     }
     found = []
     for start in sorted(near.values(), key=expected)[:MOST_LOOKED_AT]:
-        best = moved(simulations.estimates, start, expected)
+        best = with_blocks_moved(simulations.estimates, start, expected)
         equal = not start.choice.blocks
         if expected(best) < expected(start) * (1.0 - (WORTH_BALANCING if equal else LEAST_GAIN)):
             found.append(best)
     return sorted(found, key=expected)
 
 
-def moved(estimates: Estimates, start: Estimate, expected: Callable[[Estimate], float]) -> Estimate:
+def with_blocks_moved(
+    estimates: Estimates, start: Estimate, expected: Callable[[Estimate], float]
+) -> Estimate:
     """A pipeline with blocks moved as far as that is expected to be faster, and to fit.
 
     Parameters

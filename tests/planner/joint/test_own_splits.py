@@ -31,6 +31,16 @@ VOLUMES = {"model": "cosmoflow", "gpus": 2, "global_batch_size": 2, "memory": "8
 LINEAR = {"model": "alexnet", "gpus": 4, "global_batch_size": 2048, "memory": "1.7 GiB"}
 
 
+def with_links(cluster, inner, outer):
+    """A cluster whose links inside of hosts and between them are so many times as fast."""
+    last = cluster.host_index
+    levels = (
+        replace(level, bandwidth=(inner if i <= last else outer) * level.bandwidth)
+        for i, level in enumerate(cluster.levels)
+    )
+    return replace(cluster, levels=tuple(levels))
+
+
 def by_degrees(asked: dict[str, object]) -> tuple[JointSearch, JointResult]:
     """The search of a question, and what it comes to with splits by degrees alone."""
     setting = resolve(make_request("optimize", asked))
@@ -219,15 +229,9 @@ def test_a_price_that_is_too_high_is_lowered_where_that_fits():
     """Layers that hold the least in all hold more at the peak than others do."""
     asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 32, "memory": "1126.3 MiB"}
     asked |= {"optimizer": "adam", "forbid": "hybrid"}
-    lassen, steps = load_cluster("lassen"), []
-    for factor in (1.0, 2.0):
-        inner = [
-            replace(level, bandwidth=factor * level.bandwidth)
-            for level in lassen.levels[: lassen.host_index + 1]
-        ]
-        levels = (*inner, *lassen.levels[lassen.host_index + 1 :])
-        plan = planner.optimize(**asked, cluster=replace(lassen, levels=levels))
-        steps.append(plan.step_time_s)
+    lassen = load_cluster("lassen")
+    plans = [planner.optimize(**asked, cluster=with_links(lassen, f, 1.0)) for f in (1.0, 2.0)]
+    steps = [plan.step_time_s for plan in plans]
     # which of them fit is found by trying: steps of those that do lie apart
     assert steps[1] <= 1.05 * steps[0]
 
@@ -235,13 +239,17 @@ def test_a_price_that_is_too_high_is_lowered_where_that_fits():
 def test_fewer_layers_are_computed_again_where_all_of_them_fit_with_other_splits_alone():
     asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 64, "memory": "1667.1 MiB"}
     asked |= {"optimizer": "sgd", "keep": "micro_batches=2", "forbid": "sharding"}
-    juwels, plans = load_cluster("juwels-booster"), []
-    for factor in (1.0, 2.0):
-        inner = juwels.levels[: juwels.host_index + 1]
-        outer = juwels.levels[juwels.host_index + 1 :]
-        faster = (replace(level, bandwidth=factor * level.bandwidth) for level in outer)
-        cluster = replace(juwels, levels=(*inner, *faster))
-        plans.append(planner.optimize(**asked, cluster=cluster))
+    juwels = load_cluster("juwels-booster")
+    plans = [planner.optimize(**asked, cluster=with_links(juwels, 1.0, f)) for f in (1.0, 2.0)]
+    assert plans[1].step_time_s <= plans[0].step_time_s
+
+
+def test_runs_of_layers_are_merged_where_changing_between_splits_takes_longer_than_it_saves():
+    """With faster links inside of hosts, the additive model has more runs of unlike splits."""
+    asked = {"model": "unet", "gpus": 8, "global_batch_size": 8, "memory": "1781.3 MiB"}
+    asked |= {"optimizer": "sgd", "keep": "micro_batches=2,zero=2", "forbid": "pipeline,recompute"}
+    hkbu = load_cluster("hkbu-10gbe")
+    plans = [planner.optimize(**asked, cluster=with_links(hkbu, f, 1.0)) for f in (1.0, 2.0)]
     assert plans[1].step_time_s <= plans[0].step_time_s
 
 
