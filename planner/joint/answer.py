@@ -124,7 +124,8 @@ def _joint_plan(
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         splits = how is _splits_first and found.no_splits is not None
         own = any(not one.fits for one in found.own_splits)
-        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits, own)
+        hosts = isinstance(plan, InfeasibleError) or found.waits_in_hosts
+        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits, own, hosts)
         bound = plan.search.lower_bound_s if isinstance(plan, Plan) else 0.0
         beside = replace(options, watch=_with_bound(options.watch, bound))
         plan = fewer.faster_plan(

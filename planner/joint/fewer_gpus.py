@@ -68,6 +68,8 @@ class FewerGpus:
         Whether splits of layers that were not searched to the end may be faster on fewer.
     own_splits
         Whether layers were split each in its own way for them to fit, of which none are estimated.
+    in_hosts
+        Whether what fits in the memory of the hosts alone matters: there is no other plan yet.
     """
 
     setting: Setting
@@ -77,6 +79,7 @@ class FewerGpus:
     deadline: Deadline
     splits: bool = False
     own_splits: bool = False
+    in_hosts: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
 
@@ -276,9 +279,8 @@ class FewerGpus:
         heavy: list[tuple[float, Choice]] = []
         for floor, alone in below:
             for one in map(self._as_kept, with_any_sharding(alone, stages)):
-                # what fits in the hosts alone matters where there is no plan yet
                 light = self._may_fit(one)
-                if light or limit == math.inf:
+                if light or self.in_hosts:
                     others = filter(self._allows, with_any_recomputation(one, self.again))
                     (rows if light else heavy).extend((floor, other) for other in others)
         rows.sort(key=lambda row: row[0])
@@ -303,7 +305,7 @@ class FewerGpus:
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
         rivals = [one for one in ranked if one.memory <= room]
-        if not rivals and limit == math.inf and may_offload(part, self.wishes):
+        if not rivals and self.in_hosts and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)
             large = [one for _, one in heavy]
             waiting, _ = heavy_rows(part, large, floors, self.deadline)

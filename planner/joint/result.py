@@ -94,6 +94,12 @@ class JointResult:
         return self.best not in self.own_splits
 
     @property
+    def waits_in_hosts(self) -> bool:
+        """Whether the best fits only as some of it waits in the memory of the hosts."""
+        degrees = None if self.best is None else self.best.degrees
+        return degrees is not None and bool(degrees.offload)
+
+    @property
     def every_step(self) -> tuple[StagedStep, ...]:
         """All that was simulated."""
         return *self.simulated, *self.own_splits

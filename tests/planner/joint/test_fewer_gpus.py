@@ -174,6 +174,14 @@ def test_stages_that_pay_with_moved_blocks_alone_are_found_on_fewer_gpus():
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
 
 
+def test_what_waits_in_hosts_is_looked_for_on_fewer_gpus_as_well():
+    question = {"cluster": "abci", "global_batch_size": 32, "precision": "fp16"}
+    question |= {"optimizer": "adam", "forbid": "pipeline", "runtime": "torchtitan"}
+    few, more = (planner.optimize("vit-l", gpus=n, memory="1784 MiB", **question) for n in (4, 8))
+    assert few.offload
+    assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
+
+
 def test_networks_without_attention_leave_gpus_without_work_too(tmp_path):
     # gradients of wide filters take longer than the few images do
     path = tmp_path / "wide.toml"
