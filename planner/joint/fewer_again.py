@@ -133,3 +133,29 @@ def _fewest(estimates: Estimates, full: Estimate, most: float) -> Choice:
         else:
             low = middle + 1
     return choice if high == most_again else replace(choice, again=high)
+
+
+def of_replicas(
+    estimates: Estimates, rows: Sequence[tuple[float, Choice]], refuted: AbstractSet[Choice]
+) -> float:
+    """What replicas of the whole network are estimated to take, where some is computed again.
+
+    In networks without attention that is nearly always among the best, and leaves little of all
+    else to estimate. [s]
+
+    Parameters
+    ----------
+    estimates, rows
+        Makes them, and choices by what no step of them takes less than. [s]
+    refuted
+        Choices that do not fit although they are estimated to.
+    """
+    if estimates.cuts.first:
+        return math.inf
+    gpus, capacity = estimates.setting.gpus, estimates.setting.cluster.device.memory
+    plain = (one for _, one in rows if (one.dp, one.micro_batches) == (gpus, 1))
+    found = with_fewer_again(
+        estimates, [estimates.of(one) for one in plain if one.zero < 3], refuted
+    )
+    fitting = (one for one in found if one.choice not in refuted)
+    return min((one.seconds for one in fitting if one.memory <= capacity), default=math.inf)

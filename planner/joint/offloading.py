@@ -57,7 +57,7 @@ def with_offload(
     surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
     best = min(surely, default=math.inf)
     found = list(ranked)
-    heavier = (one for one in ranked if one.memory > capacity and not one.choice.again)
+    heavier = (one for one in ranked if not (ranking.fits(one) or one.choice.again))
     alone = [one for one in heavier if not is_variant(one.choice)]
     # estimates of memory are not exact
     most, refined = capacity * (1.0 + MEMORY_MARGIN), 0

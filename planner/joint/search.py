@@ -7,6 +7,7 @@ what a plan states is simulated, and its bound holds for every split under every
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,7 +21,7 @@ from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import with_fewer_again
+from planner.joint.fewer_again import of_replicas
 from planner.joint.fitting import with_fitting_cuts
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
@@ -233,7 +234,7 @@ class JointSearch:
             last = turn == MOST_ROUNDS and simulations.best is None
             ranking.limit = self.splits.seconds
             if bounds.partly and not self.splits.any:
-                ranking.limit = self._of_replicas(ranking, rows)
+                ranking.limit = of_replicas(self.estimates, rows, ranking.refuted)
             found, left = ranking.of(plain, every=last)
             found = refine(found)
             # they take no places of the others, and are compared with all of them
@@ -256,6 +257,8 @@ class JointSearch:
             simulations.run(self.ranked, bound, partly=bounds.partly)
             self._cut_otherwise(bounds, bound)
             missed = simulations.refuted(self.ranked) - ranking.refuted
+            if simulations.offloads:
+                self._offload(ranking, missed, bound)
             others = min(left, ranking.left_without(missed))
             if not missed or others >= simulations.rival or ranking.cut_short:
                 break
@@ -280,6 +283,22 @@ class JointSearch:
             self.ranked = sorted([*self.ranked, *more], key=lambda one: one.seconds)
             self.simulations.run(more, bound, partly=bounds.partly)
 
+    def _offload(self, ranking: Ranking, missed: AbstractSet[Choice], bound: float) -> None:
+        """Simulate what does not fit although it was expected to with some of it in the hosts.
+
+        Parameters
+        ----------
+        ranking, missed, bound
+            Of choices, what does not fit, and what no choice takes less than. [s]
+        """
+        limit = self.simulations.rival
+        alike = [one for one in self.ranked if one.choice in missed and one.seconds < limit]
+        ranking.refuted |= missed
+        rows, _ = with_offload(ranking, alike, [])
+        more = [one for one in rows if one not in self.ranked and one.seconds < limit]
+        self.ranked = sorted([*self.ranked, *more], key=lambda one: one.seconds)
+        self.simulations.run(more, bound, partly=False)
+
     def _is_refuted(self, rows: Rows, left: float, bounds: ChoiceBounds) -> bool:
         """Whether every choice is known to hold more than a device has.
 
@@ -297,26 +316,6 @@ class JointSearch:
         least = least_of_heavy(self.setting, self.heavy, self.least)
         least += bounds.memory.of_all(choice for _, choice in rows)
         return min(least, default=0.0) > device.memory
-
-    def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:
-        """What replicas of the whole network are estimated to take, where some is computed again.
-
-        In networks without attention that is nearly always among the best, and leaves little of
-        all else to estimate. [s]
-
-        Parameters
-        ----------
-        ranking, rows
-            As of `_simulate`.
-        """
-        if self.estimates.cuts.first:
-            return math.inf
-        gpus, capacity = self.setting.gpus, self.setting.cluster.device.memory
-        plain = (one for _, one in rows if (one.dp, one.micro_batches) == (gpus, 1))
-        found = [self.estimates.of(one) for one in plain if one.zero < 3]
-        found = with_fewer_again(self.estimates, found, ranking.refuted)
-        fitting = (one for one in found if one.choice not in ranking.refuted)
-        return min((one.seconds for one in fitting if one.memory <= capacity), default=math.inf)
 
     def _floors(self, floors: PipelineBounds, deadline: Deadline) -> list[tuple[float, Choice]]:
         """All choices whose weights fit, with what no step of them takes less than, by that.
