@@ -30,7 +30,7 @@ from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
-from planner.joint.shifted import NEAR, with_blocks_moved
+from planner.joint.shifted import MOST_GAINED, most_gained, with_blocks_moved
 from planner.joint.simulations import MOST_BESIDE
 from planner.joint.variants import is_variant, with_variants
 from planner.joint.verdict import least_held
@@ -272,7 +272,7 @@ class FewerGpus:
         if not floors.attends:
             floors.learn_of(found)
         # what is known of them costs less than all that they can be combined with
-        most = limit * (1.0 + NEAR)
+        most = limit * (1.0 + MOST_GAINED)
         quick = (one for one in found if estimates.known_least(one) <= most)
         below = [(floors.floor(one), one) for one in quick if floors.may_take(one, limit)]
         rows: list[tuple[float, Choice]] = []
@@ -313,7 +313,7 @@ class FewerGpus:
             rivals = [one for one in ranked if one.memory <= room]
         rivals.sort(key=lambda one: one.seconds)
         staged = next((one for one in rivals if one.choice.pp > 1 == one.choice.chunks), None)
-        if staged is not None and staged.seconds <= most:
+        if staged is not None and staged.seconds <= limit * (1.0 + most_gained(staged.choice)):
             other = with_blocks_moved(estimates, staged, lambda one: one.seconds)
             rivals += [] if other is staged else [other]
             rivals.sort(key=lambda one: one.seconds)

@@ -19,8 +19,9 @@ MOST_SHIFTED = 3
 LEAST_GAIN = 1e-3
 # Pipelines as they are cut that are looked at, the fastest first, [items]
 MOST_LOOKED_AT = 8
-# and by how much they may be slower than the fastest: moves gain about as much at most. [parts]
-NEAR = 0.05
+# and by how much they may be slower than the fastest: moves gain about as much at most, more where
+# few micro-batches leave stages waiting. [parts]
+NEAR, MOST_GAINED = 0.05, 0.15
 
 
 def shift_blocks(simulations: Simulations, ranked: Sequence[Estimate], bound: float) -> None:
@@ -90,12 +91,13 @@ def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) 
 
     Takes what `shift_blocks` takes; the fastest first.
     """
-    most = simulations.rival * (1.0 + NEAR)
-    capacity, expected = simulations.setting.cluster.device.memory, simulations.misjudged.expected
+    rival, expected = simulations.rival, simulations.misjudged.expected
+    capacity = simulations.setting.cluster.device.memory
     near = {
         (one.choice.layout, one.choice.schedule): one
         for one in reversed(ranked)
-        if one.choice.pp > 1 == one.choice.chunks and expected(one) < most
+        if one.choice.pp > 1 == one.choice.chunks
+        if expected(one) < rival * (1.0 + most_gained(one.choice))
         if one.memory <= capacity and not one.choice.offload
     }
     found = []
@@ -105,6 +107,11 @@ def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) 
         if expected(best) < expected(start) * (1.0 - (WORTH_BALANCING if equal else LEAST_GAIN)):
             found.append(best)
     return sorted(found, key=expected)
+
+
+def most_gained(choice: Choice) -> float:
+    """By how much a pipeline may become faster with blocks moved. [parts]"""
+    return min(NEAR * max(choice.pp / choice.micro_batches, 1.0), MOST_GAINED)
 
 
 def with_blocks_moved(
