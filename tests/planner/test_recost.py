@@ -111,9 +111,8 @@ def test_more_candidates_never_give_a_worse_plan() -> None:
         assert after <= before * 1.005
 
 
-@pytest.mark.slow
 def test_a_simpler_plan_is_taken_where_it_is_hardly_slower() -> None:
-    found = planner.optimize("resnet152", gpus=32, cluster="aws-p3.2xlarge", global_batch_size=256)
+    found = planner.optimize("cosmoflow-128", gpus=16, cluster="abci", global_batch_size=4)
     assert fastest(found) < found.step_time_s <= 1.01 * fastest(found)
     assert any(SIMPLER in text for text in found.fallbacks)
 
