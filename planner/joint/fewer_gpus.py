@@ -30,7 +30,7 @@ from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
-from planner.joint.shifted import MOST_GAINED, most_gained, with_blocks_moved
+from planner.joint.shifted import MOST_GAINED, with_moved_blocks
 from planner.joint.simulations import MOST_BESIDE
 from planner.joint.variants import is_variant, with_variants
 from planner.joint.verdict import least_held
@@ -312,11 +312,7 @@ class FewerGpus:
             ranked, _ = with_offload(ranking, ranked, waiting)
             rivals = [one for one in ranked if one.memory <= room]
         rivals.sort(key=lambda one: one.seconds)
-        staged = next((one for one in rivals if one.choice.pp > 1 == one.choice.chunks), None)
-        if staged is not None and staged.seconds <= limit * (1.0 + most_gained(staged.choice)):
-            other = with_blocks_moved(estimates, staged, lambda one: one.seconds)
-            rivals += [] if other is staged else [other]
-            rivals.sort(key=lambda one: one.seconds)
+        rivals = with_moved_blocks(estimates, rivals, limit)
         return [one for one in rivals if one.seconds <= rivals[0].seconds * (1.0 + MARGIN)]
 
 

@@ -22,6 +22,8 @@ MOST_LOOKED_AT = 8
 # and by how much they may be slower than the fastest: moves gain about as much at most, more where
 # few micro-batches leave stages waiting. [parts]
 NEAR, MOST_GAINED = 0.05, 0.15
+# Pipelines of fewer GPUs that are looked at, the fastest of each layout. [items]
+MOST_LAYOUTS = 4
 
 
 def shift_blocks(simulations: Simulations, ranked: Sequence[Estimate], bound: float) -> None:
@@ -97,24 +99,51 @@ def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) 
         (one.choice.layout, one.choice.schedule): one
         for one in reversed(ranked)
         if one.choice.pp > 1 == one.choice.chunks
-        if expected(one) < rival * (1.0 + most_gained(one.choice))
+        if expected(one) < rival * (1.0 + _most_gained(one.choice))
         if one.memory <= capacity and not one.choice.offload
     }
     found = []
     for start in sorted(near.values(), key=expected)[:MOST_LOOKED_AT]:
-        best = with_blocks_moved(simulations.estimates, start, expected)
+        best = _best_cut(simulations.estimates, start, expected)
         equal = not start.choice.blocks
         if expected(best) < expected(start) * (1.0 - (WORTH_BALANCING if equal else LEAST_GAIN)):
             found.append(best)
     return sorted(found, key=expected)
 
 
-def most_gained(choice: Choice) -> float:
+def _most_gained(choice: Choice) -> float:
     """By how much a pipeline may become faster with blocks moved. [parts]"""
     return min(NEAR * max(choice.pp / choice.micro_batches, 1.0), MOST_GAINED)
 
 
-def with_blocks_moved(
+def with_moved_blocks(
+    estimates: Estimates, rivals: Sequence[Estimate], limit: float
+) -> list[Estimate]:
+    """Estimates with those of pipelines that may be fast enough with blocks moved.
+
+    Parameters
+    ----------
+    estimates, rivals
+        Makes them, and those that may fit, the fastest first.
+    limit
+        What is known to take so long. [s]
+
+    Returns
+    -------
+    All of them, the fastest first.
+    """
+    staged: dict[object, Estimate] = {}
+    for one in rivals:
+        within = limit * (1.0 + _most_gained(one.choice))
+        if one.choice.pp > 1 == one.choice.chunks and one.seconds <= within:
+            staged.setdefault(one.choice.layout, one)
+    starts = list(staged.values())[:MOST_LAYOUTS]
+    moved = [_best_cut(estimates, one, lambda other: other.seconds) for one in starts]
+    more = [other for other in moved if other not in starts]
+    return sorted([*rivals, *more], key=lambda one: one.seconds)
+
+
+def _best_cut(
     estimates: Estimates, start: Estimate, expected: Callable[[Estimate], float]
 ) -> Estimate:
     """A pipeline with blocks moved as far as that is expected to be faster, and to fit.

@@ -174,6 +174,17 @@ def test_stages_that_pay_with_moved_blocks_alone_are_found_on_fewer_gpus():
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
 
 
+def test_blocks_of_every_layout_are_moved_on_fewer_gpus(tmp_path):
+    shape = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 1, "num_hidden_layers": 4}
+    shape |= {"vocab_size": 1000, "max_position_embeddings": 512, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    question = QUESTION | {"cluster": "aws-p4de.24xlarge", "global_batch_size": 12}
+    model = str(tmp_path / "config.json")
+    few, more = (planner.optimize(model, gpus=n, **question) for n in (8, 16))
+    assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
+
+
 def test_what_waits_in_hosts_is_looked_for_on_fewer_gpus_as_well():
     question = {"cluster": "abci", "global_batch_size": 32, "precision": "fp16"}
     question |= {"optimizer": "adam", "forbid": "pipeline", "runtime": "torchtitan"}
