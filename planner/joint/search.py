@@ -257,13 +257,12 @@ class JointSearch:
             simulations.run(self.ranked, bound, partly=bounds.partly)
             self._cut_otherwise(bounds, bound)
             missed = simulations.refuted(self.ranked) - ranking.refuted
+            ranking.refuted |= missed
             if simulations.offloads:
                 self._offload(ranking, missed, bound)
             others = min(left, ranking.left_without(missed))
             if not missed or others >= simulations.rival or ranking.cut_short:
                 break
-            # what is slower is estimated as well
-            ranking.refuted |= missed
         if simulations.rival == math.inf:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
@@ -293,7 +292,6 @@ class JointSearch:
         """
         limit = self.simulations.rival
         alike = [one for one in self.ranked if one.choice in missed and one.seconds < limit]
-        ranking.refuted |= missed
         rows, _ = with_offload(ranking, alike, [])
         more = [one for one in rows if one not in self.ranked and one.seconds < limit]
         self.ranked = sorted([*self.ranked, *more], key=lambda one: one.seconds)

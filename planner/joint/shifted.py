@@ -20,7 +20,8 @@ LEAST_GAIN = 1e-3
 # Pipelines as they are cut that are looked at, the fastest first, [items]
 MOST_LOOKED_AT = 8
 # and by how much they may be slower than the fastest: moves gain about as much at most, more where
-# few micro-batches leave stages waiting. [parts]
+# few micro-batches leave stages waiting: 8.4 % by estimates with one in three stages (bert-large on
+# 192 H100), where this allows 15 %. [parts]
 NEAR, MOST_GAINED = 0.05, 0.15
 # Pipelines of fewer GPUs that are looked at, the fastest of each layout. [items]
 MOST_LAYOUTS = 4

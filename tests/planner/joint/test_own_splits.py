@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import planner
+from benchmarks.planning.monotonic import faster
 from costmodels.cluster import load_cluster
 from planner.errors import InfeasibleError
 from planner.joint import own_splits
@@ -29,16 +30,6 @@ from search.problem.deadline import Deadline
 VOLUMES = {"model": "cosmoflow", "gpus": 2, "global_batch_size": 2, "memory": "8 GiB"}
 # Micro-batches leave little of the gradients of large linear layers to exchange, and memory binds.
 LINEAR = {"model": "alexnet", "gpus": 4, "global_batch_size": 2048, "memory": "1.7 GiB"}
-
-
-def with_links(cluster, inner, outer):
-    """A cluster whose links inside of hosts and between them are so many times as fast."""
-    last = cluster.host_index
-    levels = (
-        replace(level, bandwidth=(inner if i <= last else outer) * level.bandwidth)
-        for i, level in enumerate(cluster.levels)
-    )
-    return replace(cluster, levels=tuple(levels))
 
 
 def by_degrees(asked: dict[str, object]) -> tuple[JointSearch, JointResult]:
@@ -230,7 +221,7 @@ def test_a_price_that_is_too_high_is_lowered_where_that_fits():
     asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 32, "memory": "1126.3 MiB"}
     asked |= {"optimizer": "adam", "forbid": "hybrid"}
     lassen = load_cluster("lassen")
-    plans = [planner.optimize(**asked, cluster=with_links(lassen, f, 1.0)) for f in (1.0, 2.0)]
+    plans = [planner.optimize(**asked, cluster=faster(lassen, f, 1.0)) for f in (1.0, 2.0)]
     steps = [plan.step_time_s for plan in plans]
     # which of them fit is found by trying: steps of those that do lie apart
     assert steps[1] <= 1.05 * steps[0]
@@ -240,7 +231,7 @@ def test_fewer_layers_are_computed_again_where_all_of_them_fit_with_other_splits
     asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 64, "memory": "1667.1 MiB"}
     asked |= {"optimizer": "sgd", "keep": "micro_batches=2", "forbid": "sharding"}
     juwels = load_cluster("juwels-booster")
-    plans = [planner.optimize(**asked, cluster=with_links(juwels, 1.0, f)) for f in (1.0, 2.0)]
+    plans = [planner.optimize(**asked, cluster=faster(juwels, 1.0, f)) for f in (1.0, 2.0)]
     assert plans[1].step_time_s <= plans[0].step_time_s
 
 
@@ -249,7 +240,7 @@ def test_runs_of_layers_are_merged_where_changing_between_splits_takes_longer_th
     asked = {"model": "unet", "gpus": 8, "global_batch_size": 8, "memory": "1781.3 MiB"}
     asked |= {"optimizer": "sgd", "keep": "micro_batches=2,zero=2", "forbid": "pipeline,recompute"}
     hkbu = load_cluster("hkbu-10gbe")
-    plans = [planner.optimize(**asked, cluster=with_links(hkbu, f, 1.0)) for f in (1.0, 2.0)]
+    plans = [planner.optimize(**asked, cluster=faster(hkbu, f, 1.0)) for f in (1.0, 2.0)]
     assert plans[1].step_time_s <= plans[0].step_time_s
 
 
