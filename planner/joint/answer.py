@@ -237,8 +237,9 @@ def _splits_first(
         found, _ = others()
         if found.stopped_by == "interrupt":
             raise KeyboardInterrupt
-        return math.inf if found.best is None else found.best.seconds
+        return limit if found.best is None else min(limit, found.best.seconds)
 
+    limit = options.limit
     if deadline.remaining == math.inf:
         options = replace(options, rival=rival)
     elif not _fits_as_usual(setting):

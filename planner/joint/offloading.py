@@ -14,7 +14,7 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import least_copied, most_waiting, offloaded
-from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking, Rows
 from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
@@ -74,7 +74,8 @@ def with_offload(
         best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
     memory = MemoryBounds(ranking.estimates)
     # told one by one, as far as they are asked for
-    left = ranking.add((row for row in heavy if not memory.refutes(row[1])), found)
+    rows = (row for row in heavy if not memory.refutes(row[1]))
+    left = ranking.add(rows, found, margin=MARGIN)
     return sorted(found, key=lambda one: one.seconds), left
 
 

@@ -138,7 +138,8 @@ class Inquiry:
         if is_transformer(fewer.graph):
             # of all their ways to train, fewer devices are estimated as well
             limit = min(limit, max(rival, found.step_time))
-        quick = replace(self.options, watch=None, rival=None, limit=limit)
+        # what their bound shows to be slower is searched no further
+        quick = replace(self.options, watch=None, rival=lambda: rival, limit=limit)
         try:
             smaller, decision = replace(self, options=quick).answer(fewer, rival)
         except Overtaken:
