@@ -21,10 +21,16 @@ from planner.joint.choices import Choice
 from planner.joint.computation import pipelined
 from planner.joint.cuts import WORTH_BALANCING, Cuts
 from planner.joint.exchanges import Exchanges
-from planner.joint.host_copies import beside_copies, copied_update, held_in_host
+from planner.joint.host_copies import (
+    beside_copies,
+    beside_passes,
+    copied_update,
+    held_in_host,
+    weights_in_use,
+)
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
-from planner.joint.offload import UNITS, Copies, HostRates
+from planner.joint.offload import Copies, HostRates
 from planner.joint.pass_by_pass import ends_of_passes
 from planner.joint.passes import activations, exchanged
 from planner.joint.runtimes import choice_runtime
@@ -249,6 +255,7 @@ class Estimates:
     def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
         cut = (choice.pp, choice.chunks, choice.blocks, choice.again)
         key = (choice.inside, choice.samples, *cut, choice.zero > 2, choice.shard_size)
+        key = (*key, choice.fills_bubbles)
         if key not in self.stages:
             starts = self.cuts.starts(choice.parts, choice.blocks, inside.balance)
             units = self.insides(choice.zero).sums
@@ -311,17 +318,13 @@ class Estimates:
         buffers = weights.buffers(runtime.bucket or runtime.fusion or 0.0)
         if choice.zero < 3 and (self.runtime.views_buckets or packed):
             buffers = packed * weights.parameters.sum(axis=0)
-        kept = activations(choice, stages.kept, stages.waiting)
+        kept = activations(choice, stages.kept, stages.waiting, stages.passing)
         if "activations" in choice.offload:
-            # some are on their way out, and of pipelines others on their way back meanwhile
-            each = stages.units.sums(inside.kept).tolist()
-            ways = 2 if choice.pp > 1 else 1
-            moved = ways * UNITS * max(each[:-UNITS], default=0.0)
-            kept = np.minimum(kept, sum(each[-UNITS:]) + moved)
+            kept = np.minimum(kept, beside_passes(choice, stages))
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:
-            held = held + UNITS * float(stages.units.sums(inside.weights).max(initial=0.0))
-        most, updating = float((held + stages.passing + buffers).max()), 0.0
+            held = held + weights_in_use(choice, stages)
+        most, updating = float((held + buffers).max()), 0.0
         if not {"optimizer", "weights"}.intersection(choice.offload):
             # by then activations are gone
             recipe = self.insides(choice.zero).setting.machine.training.held

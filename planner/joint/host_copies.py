@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
 from planner.joint.exchanges import Gradients
-from planner.joint.offload import Copies, HostRates
+from planner.joint.offload import UNITS, Copies, HostRates
 from planner.joint.passes import activations
 from planner.joint.stages import StageCosts
 
@@ -85,6 +85,49 @@ def beside_copies(
     return slower[0], slower[1]
 
 
+def beside_passes(choice: Choice, stages: StageCosts) -> Floats:
+    """What passes of each group hold where what they leave waits in the hosts. [B]
+
+    Parameters
+    ----------
+    choice, stages
+        The choice, and what its stages cost.
+    """
+    inside, units = stages.inside, stages.units
+    # the loss and what is before it stay: their backward passes follow at once, but where all
+    # micro-batches of several chunks go forwards first
+    stay = units.firsts[-UNITS]
+    flying = choice.micro_batches if choice.chunks > 1 and choice.pp == choice.micro_batches else 1
+    beside = inside.beside
+    if choice.zero > 2:
+        beside = beside + stages.weights.gathered_beside()
+    rows = np.where(np.arange(len(beside)) < stay, beside, 0.0)
+    # some are on their way out, and of pipelines others on their way back meanwhile
+    ways = 2 if choice.pp > 1 else 1
+    moved = ways * UNITS * float(units.sums(inside.kept)[:-UNITS].max(initial=0.0))
+    most = np.maximum.reduceat(rows, stages.starts).reshape(-1, choice.pp).max(axis=0) + moved
+    kept = inside.held_before[stay:] - inside.held_before[stay]
+    most[-1] = max(most[-1], (flying - 1) * kept[-1] + float((kept[:-1] + beside[stay:]).max()))
+    return most
+
+
+def weights_in_use(choice: Choice, stages: StageCosts) -> Floats:
+    """What each group holds at most of weights that wait in the hosts otherwise. [B]
+
+    Those of a unit of layers, and of the next one on its way.
+
+    Parameters
+    ----------
+    choice, stages
+        The choice, and what its stages cost.
+    """
+    sizes = stages.units.sums(stages.inside.weights)
+    rows = np.zeros(len(stages.inside.weights))
+    rows[stages.units.firsts] = sizes + np.append(sizes[1:], 0.0)
+    found: Floats = np.maximum.reduceat(rows, stages.starts).reshape(-1, choice.pp).max(axis=0)
+    return found
+
+
 def held_in_host(choice: Choice, stages: StageCosts, copies: Copies, host: HostRates) -> float:
     """What waits in the memory of the fullest host. [B]
 
@@ -95,7 +138,7 @@ def held_in_host(choice: Choice, stages: StageCosts, copies: Copies, host: HostR
     """
     held = np.zeros(choice.pp)
     if "activations" in choice.offload:
-        held = held + activations(choice, stages.kept, stages.waiting)
+        held = held + activations(choice, stages.kept, stages.waiting, np.zeros_like(stages.kept))
     held = held + stages.of_stages(copies.forward_in).sum(axis=0)
     if "optimizer" in choice.offload:
         weights = stages.weights

@@ -6,6 +6,8 @@ backward passes of weights that fill bubbles (Qi et al. 2023, section 2.3).
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,28 +59,76 @@ def staged_time(
     return max(trip, float(found.max()))
 
 
-def activations(choice: Choice, kept: Floats, waiting: Floats) -> Floats:
-    """What the micro-batches under way hold at most in each group. [B]
+def activations(choice: Choice, kept: Floats, waiting: Floats, beside: Floats) -> Floats:
+    """What the micro-batches under way and a pass over one of them hold at most in each group. [B]
 
     Parameters
     ----------
     choice
         Stages and micro-batches.
     kept, waiting
-        Of each stage and micro-batch: for the backward pass, and after it for that of weights. [B]
+        Of each stage and micro-batch: for the backward pass, and after it for that of weights;
+        (chunks, groups). [B]
+    beside
+        What a pass of each stage holds on top of what it keeps. [B]
     """
     if choice.chunks == 1:
-        rows = [flying * kept[0] + left * waiting[0] for flying, left in under_way(choice)]
+        # where none is under way, no pass over one runs
+        rows = [
+            flying * kept[0] + left * waiting[0] + (flying > 0) * beside[0]
+            for flying, left in under_way(choice)
+        ]
         most: Floats = np.max(rows, axis=0)
         return most
-    order = np.arange(choice.pp)
-    count = choice.micro_batches
-    ahead = 2 * (choice.pp - order - 1) + (choice.chunks - 1) * choice.pp + 1
-    ahead = np.minimum(ahead, count * choice.chunks)
-    if count == choice.pp:
-        ahead = np.full(choice.pp, count * choice.chunks)
-    found: Floats = ahead * kept.mean(axis=0)
+    # by then nothing changes with more of them
+    count = min(choice.micro_batches, 3 * choice.pp)
+    counts, chunks = _interleaved(choice.pp, choice.chunks, count)
+    held = np.einsum("gtc,cg->gt", counts, kept)
+    groups = np.arange(choice.pp)[:, None, None]
+    found: Floats = (held + beside[chunks, groups].max(axis=-1)).max(axis=1)
     return found
+
+
+@cache
+def _interleaved(pp: int, chunks: int, count: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Micro-batches of each chunk under way where groups of several chunks may hold the most.
+
+    See `costmodels.simulation.schedules`. A group begins with some forward passes, and runs a
+    backward pass after each further one then, so many of a chunk in a row as there are groups. In
+    between counts grow or shrink evenly: they are told where passes of a chunk begin and end, of
+    one turn over all chunks, as every turn is alike.
+
+    Parameters
+    ----------
+    pp, chunks, count
+        Groups, stages of each of them, and micro-batches. [items]
+
+    Returns
+    -------
+    The counts; (groups, times, chunks). [items] And of which chunks passes run at each time;
+    (groups, times, 2).
+    """
+    turn, total = pp * chunks, count * chunks
+    group = np.arange(pp)[:, None]
+    ahead = np.minimum(2 * (pp - group - 1) + (chunks - 1) * pp, total)
+    if count == pp:
+        ahead = np.full_like(ahead, total)
+    change = -ahead % pp
+    places = np.concatenate([0 * group, 0 * group + pp - 1, change, (change - 1) % pp], axis=1)
+    back = (np.arange(chunks)[None, :, None] * pp + places[:, None]).reshape(pp, -1)
+    forth = np.minimum(ahead + back + 1, total)
+
+    def passes(number: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each chunk among the first ones; (groups, times, chunks). [items]"""
+        rest = np.clip(number[..., None] % turn - order * pp, 0, pp)
+        found: NDArray[np.int64] = number[..., None] // turn * pp + rest
+        return found
+
+    order = np.arange(chunks)
+    counts = (passes(forth, order) - passes(back, order[::-1])).astype(float)
+    backward = chunks - 1 - back // pp % chunks
+    forward = np.where(ahead + back < total, (forth - 1) // pp % chunks, backward)
+    return counts, np.stack([backward, forward], axis=-1)
 
 
 def exchanged(begin: Floats, seconds: Floats, end: Floats) -> Floats:

@@ -6,6 +6,7 @@ alone share it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,7 +50,8 @@ class StageWeights:
         held = np.add.reduceat(inside.held, starts, axis=1)
         held = held.reshape(6, len(inside.cuts), *self.shape)
         # of each group, by how weights are cut; (cuts, groups)
-        groups = held.sum(axis=2)
+        whole = held + self._shared_copies(inside)
+        groups = whole.sum(axis=2)
         self.parameters: Floats = groups[0]
         self.weights: Floats = groups[1]
         self.gradients: Floats = groups[2]
@@ -57,6 +59,7 @@ class StageWeights:
         self.update: Floats = groups[4]
         # gradients of each stage, and in how many messages; (cuts, chunks, groups)
         self.travels: Floats = held[2]
+        self.buffered: Floats = whole[2].sum(axis=0)
         self.buckets: Floats = np.maximum(np.round(held[5] + 0.5), 1.0)
         ranks = [[exchanges.ranks(self.pp, cut, self.shard_size)] for cut in inside.cuts]
         # that share the same weight among each other
@@ -69,6 +72,25 @@ class StageWeights:
         self._gathered: Floats | None = None
         self._beside: Floats | None = None
         self._runs: RunsOfUnits | None = None
+
+    def _shared_copies(self, inside: MicroBatch) -> Floats:
+        """What stages hold of weights that a layer of theirs shares with one of another group.
+
+        Parameters
+        ----------
+        inside
+            The layers, of which the first one that has a weight holds it.
+        """
+        rows = inside.held.reshape(6, len(inside.cuts), -1)
+        found = np.zeros((*rows.shape[:2], *self.shape))
+        seen = set[tuple[int, int]]()
+        for owner, sharer in self.exchanges.shared if self.pp > 1 else ():
+            first, other = (bisect_right(self.starts, layer) - 1 for layer in (owner, sharer))
+            chunk, group = divmod(other, self.pp)
+            if group != first % self.pp and (owner, group) not in seen:
+                seen.add((owner, group))
+                found[:, :, chunk, group] += rows[:, :, owner]
+        return found
 
     def standing(self, choice: Choice) -> Floats:
         """Weights, gradients and optimizer state of each group. [B]"""
@@ -286,7 +308,7 @@ class StageWeights:
             When one is full. [B]
         """
         if bucket not in self._buffers:
-            each = np.minimum(2.0 * bucket, self.travels.sum(axis=0))
+            each = np.minimum(2.0 * bucket, self.buffered)
             self._buffers[bucket] = each.sum(axis=0)
         return self._buffers[bucket]
 

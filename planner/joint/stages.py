@@ -37,7 +37,7 @@ class StageCosts:
     awaited
         What passes of weights wait for where they do not run by themselves. [s]
     passing
-        What a pass of each group holds on top of what it leaves, with weights that are gathered.
+        What a pass of each stage holds on top of what it leaves, with weights that are gathered.
         [B]
     weights
         What their weights cost.
@@ -86,8 +86,14 @@ class StageCosts:
         held = before[:-1] + inside.beside
         if choice.zero > 2:
             held = held + weights.gathered_beside()
+        if choice.fills_bubbles:
+            # what later layers leave for their passes of weights is there beside what earlier ones
+            # keep for their backward passes
+            left = inside.waiting.cumsum()
+            sizes = np.diff([*starts, len(left)])
+            held = held + np.repeat(left[[*ends, -1]], sizes) - left
         most = np.maximum.reduceat(held, starts)
-        passing = (most - before[[*starts[1:], -1]]).reshape(shape).max(axis=0)
+        passing = (most - before[[*starts[1:], -1]]).reshape(shape)
         return cls(
             inside=inside,
             starts=starts,
