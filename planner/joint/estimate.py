@@ -254,8 +254,8 @@ class Estimates:
 
     def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
         cut = (choice.pp, choice.chunks, choice.blocks, choice.again)
-        key = (choice.inside, choice.samples, *cut, choice.zero > 2, choice.shard_size)
-        key = (*key, choice.fills_bubbles)
+        schedule = choice.fills_bubbles
+        key = (choice.inside, choice.samples, *cut, schedule, choice.zero > 2, choice.shard_size)
         if key not in self.stages:
             starts = self.cuts.starts(choice.parts, choice.blocks, inside.balance)
             units = self.insides(choice.zero).sums

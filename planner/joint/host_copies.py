@@ -105,7 +105,8 @@ def beside_passes(choice: Choice, stages: StageCosts) -> Floats:
     # some are on their way out, and of pipelines others on their way back meanwhile
     ways = 2 if choice.pp > 1 else 1
     moved = ways * UNITS * float(units.sums(inside.kept)[:-UNITS].max(initial=0.0))
-    most = np.maximum.reduceat(rows, stages.starts).reshape(-1, choice.pp).max(axis=0) + moved
+    most: Floats = np.maximum.reduceat(rows, stages.starts).reshape(-1, choice.pp).max(axis=0)
+    most = most + moved
     kept = inside.held_before[stay:] - inside.held_before[stay]
     most[-1] = max(most[-1], (flying - 1) * kept[-1] + float((kept[:-1] + beside[stay:]).max()))
     return most

@@ -315,12 +315,13 @@ class StageWeights:
     def gathered_beside(self) -> Floats:
         """What is gathered while passes of each layer run, with gradients that are whole. [B]
 
-        Both of its unit, and beside it the weights of the unit that comes next in the backward
-        pass, or the gradients of the one that was before.
+        Weights of its unit and the gradients that are there by then, and beside it the weights of
+        the unit that comes next in the backward pass, or the gradients of the one that was before.
         """
         if self._beside is None:
             numbers = self.units.sums(self.inside.numbers)
             ends = np.concatenate(([0.0], numbers, [0.0]))
-            each = 2.0 * numbers + np.maximum(ends[:-2], ends[2:])
-            self._beside = self.units.of_layers(each) * self.size
+            each = numbers + np.maximum(ends[:-2], ends[2:])
+            made = self.units.from_each(self.inside.numbers)
+            self._beside = (self.units.of_layers(each) + made) * self.size
         return self._beside

@@ -55,6 +55,15 @@ class Units:
         found[self.order] = np.repeat(values, [len(layers) for layers in self.places])
         return found
 
+    def from_each(self, values: Floats) -> Floats:
+        """What values of each layer and of those after it are, of the same unit."""
+        lengths = [len(layers) for layers in self.places]
+        through = np.append(0.0, values[self.order].cumsum())
+        found = np.empty(self.num_layers)
+        ends = through[np.cumsum(lengths)]
+        found[self.order] = np.repeat(ends, lengths) - through[:-1]
+        return found
+
     def at_firsts(self, values: Floats) -> Floats:
         """What values of all layers are for each unit, at its first layer."""
         found = np.zeros(self.num_layers)
