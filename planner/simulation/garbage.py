@@ -16,4 +16,8 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if collecting:
+            if not gc.get_freeze_count():
+                # what is left counts as old, else all of it is looked through at once
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

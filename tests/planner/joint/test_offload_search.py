@@ -295,4 +295,4 @@ def test_estimates_hold_what_leaves_and_what_stays_of_one_stage(count):
     step, reason = tried(setting, choice.degrees, runtime)
     assert step is not None, reason
     estimate = Estimates(setting, runtime).of(choice)
-    assert estimate.memory == pytest.approx(step.peak_memory, rel=1e-3)
+    assert estimate.memory == pytest.approx(step.peak_memory, rel=5e-3)
