@@ -134,7 +134,14 @@ def _lightest_heaviest(total: Sequence[float], parts: int) -> float:
 
 def _reach(total: Sequence[float], start: int, limit: float) -> int:
     """The first place where a part is heavier than a limit that begins at `start`."""
-    return bisect_right(total, limit, lo=start, key=lambda weight: weight - total[start])
+    begin = total[start]
+    found = bisect_right(total, limit + begin, lo=start)
+    # the sum is rounded, by which it may be off by a place
+    while found < len(total) and total[found] - begin <= limit:
+        found += 1
+    while found > start and total[found - 1] - begin > limit:
+        found -= 1
+    return found
 
 
 def crossing_tensors(graph: Graph) -> list[tuple[int, int]]:
