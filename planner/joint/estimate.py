@@ -129,7 +129,9 @@ class Estimates:
         ways = [choice.blocks]
         if not choice.blocks:
             ways = self.cuts.ways(choice.parts, inside.forward + inside.backward, choice.chunks)
-        rows = [self._estimate(replace(choice, blocks=way), inside) for way in ways]
+        rows = [
+            self._estimate(replace(choice, blocks=way) if way else choice, inside) for way in ways
+        ]
         if choice.offload:
             # what was not timed is compared with nothing
             rows = [one for one in rows if not self._is_hopeless(one.memory)] or rows

@@ -6,6 +6,8 @@ together, all of them take no less than in a single one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,6 +81,18 @@ def gathers(
     """
     if choice.zero < 3:
         return 0.0
+    if layers is None:
+        return _once(estimates, choice, inside, _gathers)
+    return _gathers(estimates, choice, inside, layers)
+
+
+def _gathers(
+    estimates: Estimates,
+    choice: Choice,
+    inside: MicroBatch,
+    layers: NDArray[np.bool_] | None = None,
+) -> float:
+    """As `gathers`, where weights are cut."""
     size, found = estimates.setting.machine.training.activation_size, 0.0
     for number, cut in enumerate(inside.cuts):
         mine = inside.numbers * (inside.cut_of == number) * size
@@ -145,6 +159,18 @@ def reductions(
     estimates, choice, inside, layers
         As of `gathers`.
     """
+    if layers is None:
+        return _once(estimates, choice, inside, _reductions)
+    return _reductions(estimates, choice, inside, layers)
+
+
+def _reductions(
+    estimates: Estimates,
+    choice: Choice,
+    inside: MicroBatch,
+    layers: NDArray[np.bool_] | None = None,
+) -> float:
+    """As `reductions`."""
     exchanges = estimates.exchanges
     gradients = exchanges.gradients(choice.zero)
     found = 0.0
@@ -168,6 +194,28 @@ def reductions(
     return found
 
 
+def _once(
+    estimates: Estimates,
+    choice: Choice,
+    inside: MicroBatch,
+    of: Callable[[Estimates, Choice, MicroBatch], float],
+) -> float:
+    """What exchanges take by the weights alone, which many choices have in common. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    of
+        Finds it out.
+    """
+    known = estimates.exchanges.least
+    key = (of, inside.weighs, choice.zero, choice.pp, choice.shard_size)
+    if key not in known:
+        known[key] = of(estimates, choice, inside)
+    return known[key]
+
+
 def _of_units(estimates: Estimates, sizes: Floats) -> Floats:
     """Sizes of all layers summed up for each unit of them. [B]"""
     return np.bincount(estimates.plain.unit_of_layer, weights=sizes).astype(np.float64)
@@ -175,5 +223,7 @@ def _of_units(estimates: Estimates, sizes: Floats) -> Floats:
 
 def _messages(sizes: Floats) -> list[tuple[float, int]]:
     """Sizes of messages, each once, and how many there are of them."""
+    if len(sizes) == 1:
+        return [(size, 1) for size in sizes.tolist() if size > 0.0]
     values, counts = np.unique(sizes[sizes > 0.0], return_counts=True)
     return list(zip(values.tolist(), counts.tolist(), strict=True))

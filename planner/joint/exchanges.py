@@ -73,6 +73,8 @@ class Exchanges:
         # places of layers, and of others that share their weights
         self.shared = [(place[owner], place[one]) for owner, names in sharers for one in names]
         self.sent: dict[tuple[int, tuple[float, ...]], Floats] = {}
+        # what it takes at least, see `planner.joint.exchange_bounds`
+        self.least: dict[tuple[object, ...], float] = {}
         # what is exchanged of each unit, see `planner.joint.stage_weights`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Travel, Travel, Travel]] = {}
 

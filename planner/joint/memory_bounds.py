@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +69,7 @@ class MemoryBounds:
             one = self.estimates.insides(choice.zero).of(choice.inside, 1)
         except InputError:
             return False
-        inside = replace(one, kept=choice.samples * one.kept)
-        return self._anyhow(choice, inside) * (1.0 - ROUNDING) > self.capacity
+        return self._anyhow(choice, one, choice.samples) * (1.0 - ROUNDING) > self.capacity
 
     def standing(self, choice: Choice, inside: MicroBatch) -> Floats:
         """As of `MicroBatch.standing`. [B]"""
@@ -87,13 +85,21 @@ class MemoryBounds:
             reserved += min(runtime.communicator, runtime.communicator_of_two)
         return reserved
 
-    def _anyhow(self, choice: Choice, inside: MicroBatch) -> float:
-        """As `of`, however stages of several chunks are cut. [B]"""
+    def _anyhow(self, choice: Choice, inside: MicroBatch, times: int = 1) -> float:
+        """As `of`, however stages of several chunks are cut. [B]
+
+        Parameters
+        ----------
+        choice, inside
+            As of `of`.
+        times
+            How often what the micro-batch keeps is there.
+        """
         standing, pp = self.standing(choice, inside), choice.pp
         reserved = self._reserved(choice)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
-        least = (float(standing.sum()) + inside.total_kept) / pp
+        least = (float(standing.sum()) + times * inside.total_kept) / pp
         # a layer lies whole on one stage, and its weight is gathered for its backward pass
         alone = standing
         if choice.zero > 2 and not choice.offload:
@@ -104,7 +110,7 @@ class MemoryBounds:
         pieces = self.estimates.cuts.pieces
         if choice.chunks == 1 and pieces and not self.estimates.cuts.by_shares:
             held = np.add.reduceat(standing, pieces)
-            kept = np.add.reduceat(inside.kept, pieces)
+            kept = times * np.add.reduceat(inside.kept, pieces)
             flying = np.minimum(pp - np.arange(pp), choice.micro_batches)
             if kept.min() > 0.0:
                 share = float((held / kept).min())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,20 +24,30 @@ from planner.request.setting import Setting
 Floats = NDArray[np.float64]
 # Whatever may wait in the memory of the hosts, less of it first.
 WAYS = tuple(names for count in (1, 2, 3) for names in itertools.combinations(OFFLOADED, count))
-OTHER_THAN_WEIGHTS = tuple(name for name in OFFLOADED if name != "weights")
+WAYS_WITHOUT_WEIGHTS = tuple(names for names in WAYS if "weights" not in names)
 # Units of layers whose tensors are on the device although they wait in the host: in use, under way.
 UNITS = 2
 
 
-def offloaded(choice: Choice) -> list[Choice]:
-    """A choice with whatever may wait in the memory of the hosts."""
-    ways = (replace(choice, offload=names) for names in WAYS)
-    return [one for one in ways if can_wait(one)]
+def offloaded(
+    choice: Choice, fits: Callable[[Choice, tuple[str, ...]], bool] | None = None
+) -> list[Choice]:
+    """A choice with whatever may wait in the memory of the hosts.
+
+    Parameters
+    ----------
+    choice
+        Without.
+    fits
+        Whether it may fit with that in the hosts.
+    """
+    ways = WAYS if _weights_can_wait(choice) else WAYS_WITHOUT_WEIGHTS
+    return [replace(choice, offload=names) for names in ways if fits is None or fits(choice, names)]
 
 
 def most_waiting(choice: Choice) -> tuple[str, ...]:
     """All of a choice that may wait in the memory of the hosts."""
-    return WAYS[-1] if _weights_can_wait(choice) else OTHER_THAN_WEIGHTS
+    return (WAYS if _weights_can_wait(choice) else WAYS_WITHOUT_WEIGHTS)[-1]
 
 
 def can_wait(choice: Choice) -> bool:

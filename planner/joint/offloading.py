@@ -106,7 +106,7 @@ def heavy_rows(
             return sorted(rows, key=lambda row: row[0]), 0.0
         if not weights.fit(choice, most_waiting(choice)):
             continue
-        fitting = [one for one in offloaded(choice) if weights.fit(one)]
+        fitting = offloaded(choice, weights.fit)
         floor = floors.floor(choice) if fitting else 0.0
         for one in fitting:
             copied = least_copied(setting, one, weights.least_parameters(one))

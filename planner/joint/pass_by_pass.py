@@ -112,15 +112,19 @@ def _one_by_one(
         free = around.opening.tolist()
     arrived: list[float] = []
     order = _order(choice.schedule, choice.pp, choice.chunks, choice.micro_batches)
+    # comparisons instead of `min` and `max`, which take twice as long
     for group, place, after, border in order:
         begin = free[group]
-        if after >= 0:
-            begin = max(begin, arrived[after])
-        end = done[group] = begin + took[place] - min(begin - free[group], lead[place])
+        end = begin + took[place]
+        if after >= 0 and (ready := arrived[after]) > begin:
+            ahead, waited = lead[place], ready - begin
+            end = ready + took[place] - (waited if waited < ahead else ahead)
+        done[group] = end
         free[group] = end + late[place]
         if border >= 0:
             # messages of a group go one after the other
-            end = sent[group] = max(end, sent[group]) + over[border]
+            last = sent[group]
+            end = sent[group] = (end if end > last else last) + over[border]
             if in_turn:
                 done[group], free[group] = end, max(end, free[group])
         arrived.append(end)
