@@ -29,7 +29,7 @@ from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
 from planner.joint.runtimes import choice_runtime
 from planner.joint.simulations import MOST_COMPARED
-from planner.joint.ways import AllowedWays, Way
+from planner.joint.ways import AllowedWays, Leading, Way
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, told_or_simulated
@@ -44,7 +44,7 @@ LEAST_GAIN = 0.005
 # Prices of memory lie between these powers of two; so often the range is halved. [items]
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
 # What lacks less may fit at other prices. [parts]
-NEARLY_FITS = 0.01
+NEARLY_FITS = 0.02
 # Splits that are slower by more than the best plan do not become faster by merging runs of layers,
 # [parts]
 WORTH_MERGING = 0.1
@@ -52,24 +52,6 @@ WORTH_MERGING = 0.1
 MOST_MERGED = 8
 # What the layers of such a plan are split by.
 NAME = "splits layer by layer"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leading:
-    """The fastest splits that fit so far.
-
-    Parameters
-    ----------
-    seconds
-        Their step. [s]
-    splits, way, choices
-        Where they are from, what is done beside them, and the candidate of each layer.
-    """
-
-    seconds: float
-    splits: LayerSplits
-    way: Way
-    choices: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -220,23 +202,31 @@ class OwnSplits:
         if len(blocks) == 1:
             return
         # with the fewest blocks that are enough, or with one less and other splits
-        again = replace(way, again=blocks[-1])
-        found = self._try(splits, again, 0.0)
+        again, price = replace(way, again=blocks[-1]), self._fastest_price(splits, way)
+        found = self._try(splits, again, price)
         if found is None or (not found.fits and found.seconds >= self.limit):
             return
         # where all of them are not enough, none of the numbers in between is with these splits
-        price = 0.0 if found.fits else self._raise_price(splits, again)
-        if price is None:
+        most = price if found.fits else self._raise_price(splits, again)
+        if most is None:
             return
         low, high = 0, len(blocks) - 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._try(splits, replace(way, again=blocks[middle]), price)
+            found = self._try(splits, replace(way, again=blocks[middle]), most)
             if found is None or (not found.fits and found.seconds >= self.limit):
                 return
             low, high = (low, middle) if found.fits else (middle, high)
         if low > 0:
             self._raise_price(splits, replace(way, again=blocks[low]))
+
+    def _fastest_price(self, splits: LayerSplits, way: Way) -> float:
+        """The price of memory with which a way is simulated the fastest, of those tried."""
+        alike = (
+            (choices, price) for (zero, price), choices in splits.known.items() if zero == way.zero
+        )
+        rows = ((self.tried.get((way, choices)), price) for choices, price in alike)
+        return min(((one.seconds, price) for one, price in rows if one), default=(0.0, 0.0))[1]
 
     def _raise_price(self, splits: LayerSplits, way: Way) -> float | None:
         """The least price of memory with which a way fits, None where none is known.

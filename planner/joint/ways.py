@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from costmodels.graph import Graph
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from planner.joint.choices import divisors
+from planner.joint.layer_splits import LayerSplits
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.wishes import Wishes
 from planner.request.setting import Setting
@@ -29,6 +30,24 @@ class Way:
     micro_batches: int
     zero: int
     again: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leading:
+    """The fastest splits that fit so far.
+
+    Parameters
+    ----------
+    seconds
+        Their step. [s]
+    splits, way, choices
+        Where they are from, what is done beside them, and the candidate of each layer.
+    """
+
+    seconds: float
+    splits: LayerSplits
+    way: Way
+    choices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
