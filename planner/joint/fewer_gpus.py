@@ -7,7 +7,7 @@ are known to cost; those that may be faster are asked for in full, the most prom
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -27,6 +27,7 @@ from planner.joint.fewer_again import one_fewer_again
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
+from planner.joint.plans import bounded_by, left_idle
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
@@ -40,7 +41,6 @@ from planner.joint.work import least_work
 from planner.plan import Plan
 from planner.planning.decision.fewer import fewer_devices
 from planner.planning.staged import tried
-from planner.planning.summary import bounded
 from planner.planning.usual import usual_degrees, usual_trials
 from planner.request.named_degrees import usual_runtime
 from planner.request.setting import Setting
@@ -48,6 +48,10 @@ from search.problem.deadline import Deadline
 
 # Where nothing fits on so many smaller numbers that promised it, others are not asked for. [items]
 MOST_MISSES_OF_FEWER = 2
+# How often smaller numbers are estimated, where those that promised to be faster are not. [items]
+MOST_TURNS = 3
+# As of `FewerGpus._promising`.
+Promise = tuple[float, Sequence[Choice], Setting]
 
 
 @dataclass(eq=False)
@@ -70,6 +74,8 @@ class FewerGpus:
         Whether layers were split each in its own way for them to fit, of which none are estimated.
     in_hosts
         Whether what fits in the memory of the hosts alone matters: there is no other plan yet.
+    best
+        The best step so far. [s]
     """
 
     setting: Setting
@@ -82,6 +88,7 @@ class FewerGpus:
     in_hosts: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
+    best: float = field(init=False, default=math.inf)
 
     @cached_property
     def held(self) -> float:
@@ -107,24 +114,22 @@ class FewerGpus:
         asked
             The answer to a question on all of its GPUs, given the step of a plan that is known. [s]
         """
-        best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
+        self.best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
         stopped, misses = "", 0
         try:
-            for seconds, near, part in self._promising(best):
-                if self.deadline.passed:
-                    break
-                if seconds >= best and not self._is_faster(near, part, best):
+            for seconds, near, part in self._by_promise():
+                if seconds >= self.best and not self._is_faster(near, part, self.best):
                     continue
                 if misses == MOST_MISSES_OF_FEWER:
                     break
-                other = asked(part, best)
+                other = asked(part, self.best)
                 # what is asked for without an estimate has promised nothing
                 misses += isinstance(other, InfeasibleError) and seconds > 0.0
-                if isinstance(other, Plan) and other.step_time_s < best:
-                    best = other.step_time_s
-                    plan = _left_idle(other, self.setting.gpus - part.gpus, plan)
+                if isinstance(other, Plan) and other.step_time_s < self.best:
+                    self.best = other.step_time_s
+                    plan = left_idle(other, self.setting.gpus - part.gpus, plan)
                 elif isinstance(other, Plan) and isinstance(plan, Plan):
-                    plan = _bounded_by(plan, other)
+                    plan = bounded_by(plan, other)
         except KeyboardInterrupt:
             stopped = "interrupt"
         if self.deadline.passed:
@@ -154,26 +159,47 @@ class FewerGpus:
                 return True
         return False
 
-    def _promising(self, seconds: float) -> list[tuple[float, Sequence[Choice], Setting]]:
+    def _by_promise(self) -> Iterator[Promise]:
+        """The smaller numbers that may be faster, as of `_promising`.
+
+        Those that others were expected to be faster than come back where these are not.
+        """
+        told = set[int]()
+        for _ in range(MOST_TURNS):
+            rows, expected = self._promising(self.best, told)
+            for row in rows:
+                if self.deadline.passed:
+                    return
+                told.add(row[2].gpus)
+                yield row
+            if not rows or self.best <= expected * (1.0 + MARGIN):
+                return
+
+    def _promising(self, seconds: float, told: Collection[int]) -> tuple[list[Promise], float]:
         """The smaller numbers that may be faster, the most promising first.
 
         Parameters
         ----------
         seconds
-            The step of all GPUs. [s]
+            The best step so far. [s]
+        told
+            Numbers that are no longer asked for.
 
         Returns
         -------
         What the fastest with each is estimated to take, or to take under a runtime of its own [s],
-        those that are estimated to be about as fast, and the question for it.
+        those that are estimated to be about as fast, and the question for it; and what others must
+        take less than for that. [s]
         """
         self.weights, known = LeastWeights(self.setting), seconds
         if not (self.floors.attends or self.wishes.kept_offload):
             self.least = LeastOfStages(self.setting)
-        rows: list[tuple[float, Sequence[Choice], Setting]] = []
+        rows: list[Promise] = []
         for part in self._parts(seconds):
             if self.deadline.passed:
                 break
+            if part.gpus in told:
+                continue
             near = self._expected(part, known)
             near = near if near and near[0].seconds <= seconds * (1.0 + MARGIN) else []
             least = min([self._usual(part), *(one.seconds for one in near)])
@@ -184,8 +210,8 @@ class FewerGpus:
                 known = min(known, near[0].seconds * (1.0 + MARGIN))
         of_splits = self._of_splits(seconds)
         rows = [row for row in rows if row[2].gpus not in of_splits]
-        rows += [(0.0, (), part) for part in of_splits.values()]
-        return sorted(rows, key=lambda row: row[0])
+        rows += [(0.0, (), part) for gpus, part in of_splits.items() if gpus not in told]
+        return sorted(rows, key=lambda row: row[0]), known
 
     def _of_splits(self, seconds: float) -> dict[int, Setting]:
         """Smaller numbers that may be faster by splits alone, of which nothing is estimated.
@@ -314,28 +340,3 @@ class FewerGpus:
         rivals.sort(key=lambda one: one.seconds)
         rivals = with_moved_blocks(estimates, rivals, limit)
         return [one for one in rivals if one.seconds <= rivals[0].seconds * (1.0 + MARGIN)]
-
-
-def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
-    """A plan that leaves GPUs without work, with a bound of what was asked for besides.
-
-    Parameters
-    ----------
-    plan, idle
-        The plan, and how many it leaves.
-    other
-        That of more GPUs, or why there was none.
-    """
-    if isinstance(other, Plan):
-        plan = _bounded_by(plan, other)
-        # others are compared with as they are on all GPUs, if any can use them
-        if any(one.step_time_s for one in other.baselines):
-            plan = replace(plan, baselines=other.baselines)
-    return replace(plan, idle_gpus=idle)
-
-
-def _bounded_by(plan: Plan, other: Plan) -> Plan:
-    """A plan with a bound that holds for what another one is the answer to as well."""
-    found = bounded(plan, other.search.lower_bound_s)
-    choices = plan.search.num_choices + other.search.num_choices
-    return replace(found, search=replace(found.search, num_choices=choices))

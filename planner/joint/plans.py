@@ -126,3 +126,28 @@ def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
         Finalist(step_time_s=one.seconds, peak_memory_bytes=one.peak_memory, chosen=one is best)
         for one in rows
     )
+
+
+def left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
+    """A plan that leaves GPUs without work, with a bound of what was asked for besides.
+
+    Parameters
+    ----------
+    plan, idle
+        The plan, and how many it leaves.
+    other
+        That of more GPUs, or why there was none.
+    """
+    if isinstance(other, Plan):
+        plan = bounded_by(plan, other)
+        # others are compared with as they are on all GPUs, if any can use them
+        if any(one.step_time_s for one in other.baselines):
+            plan = replace(plan, baselines=other.baselines)
+    return replace(plan, idle_gpus=idle)
+
+
+def bounded_by(plan: Plan, other: Plan) -> Plan:
+    """A plan with a bound that holds for what another one is the answer to as well."""
+    found = bounded(plan, other.search.lower_bound_s)
+    choices = plan.search.num_choices + other.search.num_choices
+    return replace(found, search=replace(found.search, num_choices=choices))

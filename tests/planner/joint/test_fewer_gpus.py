@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -85,7 +86,7 @@ def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch)
         return replace(whole, step_time_s=(0.8 if part.gpus == 3 else 0.9) * seconds)
 
     parts = [(0.5 * seconds, None, on_gpus(setting, count)) for count in (3, 2)]
-    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best: parts)
+    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best, told: (parts, math.inf))
     fewer = FewerGpus(setting, NO_WISHES, None, None, Deadline(None))
     plan = fewer.faster_plan(whole, answered)
     assert limits == [seconds, 0.8 * seconds]
@@ -98,7 +99,7 @@ def test_what_is_asked_for_without_an_estimate_takes_no_place_of_what_promises(m
     plan = planner.optimize("gpt2", gpus=8, cluster="dgx-h100", global_batch_size=16)
     faster = replace(plan, gpus=2, step_time_s=0.8 * plan.step_time_s)
     rows = [(part * plan.step_time_s, None, on_gpus(setting, n)) for part, n in PROMISES]
-    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best: rows)
+    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best, told: (rows, math.inf))
 
     def answered(part, limit):
         return (
@@ -117,8 +118,33 @@ def test_what_is_usual_hides_no_faster_estimate(monkeypatch, usual, least):
     monkeypatch.setattr(FewerGpus, "_expected", lambda self, part, limit: near)
     monkeypatch.setattr(FewerGpus, "_usual", lambda self, part: usual)
     fewer = FewerGpus(setting, NO_WISHES, None, SimpleNamespace(attends=True), Deadline(None))
-    ((seconds, choices, part),) = fewer._promising(2.0)
+    ((seconds, choices, part),), _ = fewer._promising(2.0, ())
     assert (seconds, choices, part.gpus) == (least, ["a way to train"], 1)
+
+
+def test_what_was_expected_to_be_faster_and_is_not_hides_no_smaller_number(monkeypatch):
+    """Of 8 GPUs one that does not fit is expected to take half of what 4 of them take."""
+    question = {"model": "gpt2", "gpus": 16, "cluster": "dgx-h100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", question))
+    plan = planner.optimize("gpt2", gpus=8, cluster="dgx-h100", global_batch_size=16)
+    expected, steps, asked = {8: 0.5, 4: 1.0}, {8: 1.2, 4: 0.9}, []
+
+    def near(self, part, limit):
+        seconds = expected.get(part.gpus, math.inf)
+        one = SimpleNamespace(seconds=seconds, memory=0.0, choice="a way to train")
+        return [one] if seconds <= limit else []
+
+    def answered(part, limit):
+        asked.append(part.gpus)
+        return replace(plan, gpus=part.gpus, step_time_s=steps[part.gpus])
+
+    monkeypatch.setattr(FewerGpus, "_expected", near)
+    monkeypatch.setattr(FewerGpus, "_usual", lambda self, part: math.inf)
+    fewer = FewerGpus(setting, NO_WISHES, None, SimpleNamespace(attends=True), Deadline(None))
+    none = InfeasibleError("none fits", missing_bytes=1.0, layer="")
+    found = fewer.faster_plan(none, answered)
+    assert asked == [8, 4]
+    assert (found.gpus, found.step_time_s, found.idle_gpus) == (4, 0.9, 12)
 
 
 def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
@@ -132,7 +158,9 @@ def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
         step_time_s=2.0 * plan.step_time_s,
         search=replace(plan.search, lower_bound_s=least),
     )
-    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best: [(0.0, None, part)])
+    monkeypatch.setattr(
+        FewerGpus, "_promising", lambda self, best, told: ([(0.0, None, part)], math.inf)
+    )
     fewer = FewerGpus(setting, NO_WISHES, None, None, Deadline(None))
     found = fewer.faster_plan(plan, lambda part, limit: slower)
     assert found.step_time_s == plan.step_time_s
