@@ -334,7 +334,7 @@ class Estimates:
             updating = float((standing + scratch.sum(axis=0) + buffers).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:
-            reserved += self.exchanges.communicators(choice, inside.cuts)
+            reserved += self.exchanges.communicators(choice, inside)
         return max(most, updating) + reserved
 
 

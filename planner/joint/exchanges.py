@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from costmodels.strategy import MemoryConfig, Stage
 from costmodels.strategy.usual import stage_shape
 from planner.joint.choices import Choice
 from planner.joint.gathers import Travel
+from planner.joint.micro_batch import MicroBatch
 from planner.joint.runtimes import choice_runtime
 from planner.request.setting import Setting
 
@@ -150,20 +151,18 @@ class Exchanges:
         left = zip(shape, inner(shape, apart), strict=True)
         return inner([size // below for size, below in left], ways)
 
-    def communicators(self, choice: Choice, cuts: Iterable[Cut]) -> float:
+    def communicators(self, choice: Choice, inside: MicroBatch) -> float:
         """Buffers of the groups that a device communicates in, beyond what is reserved. [B]
 
         Parameters
         ----------
-        choice
-            Degrees, stages and shards.
-        cuts
-            How weights are cut, each one once.
+        choice, inside
+            Degrees, stages and shards, and a micro-batch of it.
         """
-        pp, size, one = choice.pp, choice.shard_size, choice.inside
+        pp, size, one, cuts = choice.pp, choice.shard_size, choice.inside, inside.cuts
         weights = {self.group(pp, cut, size) for cut in cuts}
         copies = {self.others(pp, cut, size) for cut in cuts if size}
-        features = {self.beside(pp, 1, one.tp)}
+        features = {self.beside(pp, 1, one.tp), *inside.features}
         features |= {self.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
         key = (pp, (frozenset(features), frozenset(weights), frozenset(copies)))
         if key not in self.held:

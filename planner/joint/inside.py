@@ -256,7 +256,9 @@ class Insides:
         for operation in phases[BACKWARD]:
             for tensor in (*operation.takes, *operation.uses):
                 kept[tensor[1]] = kept.get(tensor[1], 0.0) + made.pop(tensor, 0.0)
+        changes = compiler.programs[0].tensors.change_of.values()
         return MicroBatch(
+            features=frozenset(tuple(change.pattern.group) for change in changes),
             forward=self._rows(seconds[FORWARD]),
             backward=self._rows(seconds[BACKWARD]),
             computed=alone[FORWARD] + alone[BACKWARD],

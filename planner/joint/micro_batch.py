@@ -58,6 +58,8 @@ class MicroBatch:
         Whether a bucket of gradients is full with that of a layer.
     weighs
         A number that all micro-batches have of which all of these of weights are the same.
+    features
+        Groups of ranks that exchange features, by their members at each level of the cluster.
     """
 
     forward: Floats
@@ -89,6 +91,7 @@ class MicroBatch:
     cut_of: NDArray[np.int64]
     full: NDArray[np.bool_]
     weighs: int
+    features: frozenset[tuple[int, ...]]
 
     def least_spent(self, *, filled: bool) -> Floats:
         """What no device spends less on both passes of each layer. [s]

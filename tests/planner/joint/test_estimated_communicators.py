@@ -47,3 +47,19 @@ def test_estimates_count_the_buffers_of_switches_as_the_simulation_does(tmp_path
         assert estimated[0] - estimated[1] == pytest.approx(simulated[0] - simulated[1])
     assert (max(held) > 0.0) == more
     assert len(held) > 2 or not more
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_heads_that_some_ranks_share_have_a_communicator_of_their_own(tmp_path, pp):
+    """Of 2 heads of keys on 4 ranks, two share the gradient of each."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, "num_key_value_heads": 2}))
+    asked = {"model": str(path), "gpus": 4 * pp, "cluster": "dgx-a100", "global_batch_size": 8}
+    setting = resolve(make_request("optimize", asked))
+    runtime = load_runtime("megatron")
+    every = choices(setting, list(insides(setting, ("none",))), (0,))
+    choice = next(one for one in every if (one.inside.tp, one.pp, one.chunks) == (4, pp, 1))
+    found, reason = tried(setting, choice.degrees, runtime)
+    assert found is not None, reason
+    estimate = Estimates(setting, runtime).of(choice)
+    assert estimate.memory == pytest.approx(found.peak_memory, rel=0.01)
