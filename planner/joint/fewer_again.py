@@ -12,6 +12,8 @@ from planner.joint.estimate import Estimate, Estimates
 
 # Ways to train of which that is found out, those that are fastest without it first. [items]
 MOST_REFINED = 64
+# The same with some of it in the hosts, beside what is simulated. [items]
+MOST_OFFLOADED = 16
 # Parts of the memory of a device that are filled: estimates are not exact, and what does not fit
 # when it is simulated has one beside it that is a little smaller.
 FILLED = (1.0, 0.96)
@@ -73,16 +75,22 @@ def those_with_fewer_again(
 ) -> list[Estimate]:
     """Those that compute a block less again than others, which are not much slower than the best.
 
+    With some of it in the hosts nothing less was estimated so far: as few as fit come as well.
+
     Parameters
     ----------
     estimates, ranked
-        Makes them, and those of the others.
+        Makes them, and those of the others, the fastest first.
     best
         The best step. [s]
     """
     full = (one for one in ranked if one.choice.inside.recompute == "full")
-    near = [one.choice for one in full if one.seconds < best * PROMISING_AGAIN]
-    return [one for choice in near for one in one_fewer_again(estimates, choice)]
+    near = [one for one in full if one.seconds < best * PROMISING_AGAIN]
+    found = [less for one in near for less in one_fewer_again(estimates, one.choice)]
+    away = [one for one in near if one.choice.offload and not one.choice.again]
+    fewest = (choice for one in away[:MOST_OFFLOADED] for choice in fewest_again(estimates, one))
+    known = {one.choice for one in found}
+    return [*found, *(estimates.of(one) for one in fewest if one.again and one not in known)]
 
 
 def one_fewer_again(estimates: Estimates, choice: Choice) -> list[Estimate]:

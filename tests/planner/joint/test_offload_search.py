@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 import planner
+from benchmarks.planning.monotonic import faster
+from costmodels.cluster import load_cluster
 from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from planner.errors import InfeasibleError
@@ -296,3 +298,13 @@ def test_estimates_hold_what_leaves_and_what_stays_of_one_stage(count):
     assert step is not None, reason
     estimate = Estimates(setting, runtime).of(choice)
     assert estimate.memory == pytest.approx(step.peak_memory, rel=5e-3)
+
+
+def test_as_few_blocks_are_computed_again_as_fit_with_the_rest_in_the_hosts():
+    asked = {"model": "llama3-8b", "gpus": 2, "global_batch_size": 32, "input_size": 512}
+    asked |= {"precision": "bf16", "optimizer": "adam", "memory": "52514.1 MiB"}
+    dgx = load_cluster("dgx-a100")
+    plans = [planner.optimize(**asked, cluster=faster(dgx, f, 1.0)) for f in (1.0, 2.0)]
+    assert plans[1].step_time_s <= plans[0].step_time_s
+    # each of 32 blocks that is computed again holds 1.2 GiB less
+    assert plans[0].peak_memory > 0.97 * 52514.1 * 2.0**20
