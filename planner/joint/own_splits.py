@@ -210,15 +210,19 @@ class OwnSplits:
         most = price if found.fits else self._raise_price(splits, again)
         if most is None:
             return
-        low, high = 0, len(blocks) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            found = self._try(splits, replace(way, again=blocks[middle]), most)
-            if found is None or (not found.fits and found.seconds >= self.limit):
+        high, before = len(blocks) - 1, None
+        # the price that is least for all of them is not the best for fewer
+        while most is not None and self.leading is not before:
+            low, before = 0, self.leading
+            while high - low > 1:
+                middle = (low + high) // 2
+                found = self._try(splits, replace(way, again=blocks[middle]), most)
+                if found is None or (not found.fits and found.seconds >= self.limit):
+                    return
+                low, high = (low, middle) if found.fits else (middle, high)
+            if low == 0:
                 return
-            low, high = (low, middle) if found.fits else (middle, high)
-        if low > 0:
-            self._raise_price(splits, replace(way, again=blocks[low]))
+            most, high = self._raise_price(splits, replace(way, again=blocks[low])), low
 
     def _fastest_price(self, splits: LayerSplits, way: Way) -> float:
         """The price of memory with which a way is simulated the fastest, of those tried."""
