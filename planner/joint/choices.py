@@ -96,8 +96,11 @@ class Choice:
         return (self.parts, self.micro_batches, self.zero, more) == (1, 1, 0, False)
 
     def less_again(self) -> Iterator[Choice]:
-        """The same choice with less computed again: faster, where it fits."""
-        if self.inside.recompute == "none":
+        """The same choice with less computed again: faster, where it fits.
+
+        Where activations wait in the hosts, it is not, as more of them are copied.
+        """
+        if self.inside.recompute == "none" or "activations" in self.offload:
             return
         for less in range(1, self.again):
             yield replace(self, again=less)

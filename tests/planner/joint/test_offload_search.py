@@ -308,3 +308,13 @@ def test_as_few_blocks_are_computed_again_as_fit_with_the_rest_in_the_hosts():
     assert plans[1].step_time_s <= plans[0].step_time_s
     # each of 32 blocks that is computed again holds 1.2 GiB less
     assert plans[0].peak_memory > 0.97 * 52514.1 * 2.0**20
+
+
+def test_more_computed_again_may_be_faster_where_activations_wait_in_the_hosts():
+    # 3.17 s with none of it computed again, 2.92 s with all of it
+    asked = {"model": "mixtral-8x7b", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 4}
+    asked |= {"memory": "70389.5 MiB", "input_size": 1024, "precision": "bf16"}
+    asked |= {"optimizer": "adam", "forbid": "sequence"}
+    plan = planner.optimize(**asked)
+    wider = planner.optimize(**asked | {"forbid": "pipeline,sequence"})
+    assert plan.step_time_s <= wider.step_time_s * (1.0 + 1e-9)
