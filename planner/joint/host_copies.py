@@ -96,7 +96,7 @@ def beside_passes(choice: Choice, stages: StageCosts) -> Floats:
     inside, units = stages.inside, stages.units
     # the loss and what is before it stay: their backward passes follow at once, but where all
     # micro-batches of several chunks go forwards first
-    stay = units.firsts[-UNITS]
+    stay = units.firsts[-min(UNITS, len(units.firsts))]
     flying = choice.micro_batches if choice.chunks > 1 and choice.pp == choice.micro_batches else 1
     beside = inside.beside
     if choice.zero > 2:

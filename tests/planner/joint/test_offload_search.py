@@ -318,3 +318,13 @@ def test_more_computed_again_may_be_faster_where_activations_wait_in_the_hosts()
     plan = planner.optimize(**asked)
     wider = planner.optimize(**asked | {"forbid": "pipeline,sequence"})
     assert plan.step_time_s <= wider.step_time_s * (1.0 + 1e-9)
+
+
+def test_activations_of_a_single_layer_may_wait_in_the_hosts(tmp_path):
+    path = tmp_path / "tiny.toml"
+    layer = '[[layer]]\nname = "fc"\nkind = "linear"\nfilters = 10\n'
+    path.write_text(f'name = "tiny"\n[input]\nchannel = 3\nheight = 32\nwidth = 32\n{layer}')
+    asked = {"gpus": 4, "global_batch_size": 8, "keep": "offload=activations"}
+    plan = planner.optimize(str(path), **asked)
+    assert plan.step_time_s > 0.0
+    assert plan.gpus + plan.idle_gpus == 4
