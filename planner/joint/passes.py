@@ -82,7 +82,7 @@ def activations(choice: Choice, kept: Floats, waiting: Floats, beside: Floats) -
         return most
     # by then nothing changes with more of them
     count = min(choice.micro_batches, 3 * choice.pp)
-    counts, chunks = _interleaved(choice.pp, choice.chunks, count)
+    counts, chunks = _chunks_under_way(choice.pp, choice.chunks, count)
     held = np.einsum("gtc,cg->gt", counts, kept)
     groups = np.arange(choice.pp)[:, None, None]
     found: Floats = (held + beside[chunks, groups].max(axis=-1)).max(axis=1)
@@ -90,7 +90,7 @@ def activations(choice: Choice, kept: Floats, waiting: Floats, beside: Floats) -
 
 
 @cache
-def _interleaved(pp: int, chunks: int, count: int) -> tuple[Floats, NDArray[np.int64]]:
+def _chunks_under_way(pp: int, chunks: int, count: int) -> tuple[Floats, NDArray[np.int64]]:
     """Micro-batches of each chunk under way where groups of several chunks may hold the most.
 
     See `costmodels.simulation.schedules`. A group begins with some forward passes, and runs a
