@@ -124,7 +124,7 @@ class Away(NamedTuple):
         Of each micro-batch and device. [B]
     copies
         By the first computation of each unit of its forward pass, the copy of what the unit makes,
-        None where nothing of that leaves.
+        None where nothing of that leaves, or later than units that follow begin.
     """
 
     size: float
@@ -207,8 +207,9 @@ def _sending(
         rows.append(op)
         for copy in away.get(place, ()):
             rows.append(copy)
-            # what a stage receives for others is made by no computation of its own
-            if copy.name in begun:
+            # what a stage receives for others is made by no computation of its own, and what others
+            # have gathered leaves when units have begun that would wait for it
+            if copy.name in begun and copy.name in list(begun)[-BUFFERS:]:
                 copies[begun[copy.name]] = copy.key
     return rows, copies
 

@@ -160,6 +160,35 @@ def test_units_wait_for_copies_of_passes_before(folder):
     assert all(end <= begin for end, begin in waited)
 
 
+T5 = {
+    "model_type": "t5",
+    "d_model": 256,
+    "d_ff": 1024,
+    "d_kv": 64,
+    "num_heads": 4,
+    "num_layers": 2,
+    "vocab_size": 1000,
+}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_no_unit_waits_for_what_later_units_have_gathered_to_leave(schedule, recompute):
+    """The output of the encoder, which the decoder gathers block by block."""
+    network = transformer(T5, "a test", name="t5", source="a test").build("t5")
+    pp = 1 if schedule == "1f1b" else 2
+    degrees = {"tp": 4, "pp": pp, "chunks": pp, "schedule": schedule, "micro_batch_size": 1}
+    degrees |= {"sequence_parallel": True, "recompute": recompute, "offload": ("activations",)}
+    found = planner.simulate(
+        network,
+        gpus=4 * pp,
+        cluster="juwels-booster",
+        global_batch_size=4,
+        degrees=planner.Degrees(**degrees),  # type: ignore[arg-type]
+    )
+    assert role(found).busy["to_host"] > 0.0
+
+
 def test_neighbours_share_a_link_and_a_host_its_memory(folder):
     def busy(**host: float) -> float:
         found = simulate(folder, replace(HOST, **host), offload=("activations",))
