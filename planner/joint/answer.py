@@ -126,6 +126,7 @@ def _joint_plan(
         own = any(not one.fits for one in found.own_splits)
         hosts = isinstance(plan, InfeasibleError) or found.waits_in_hosts
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits, own, hosts)
+        fewer.repeats = isinstance(plan, Plan) and _repeats_work(plan)
         bound = plan.search.lower_bound_s if isinstance(plan, Plan) else 0.0
         beside = replace(options, watch=_with_bound(options.watch, bound))
         plan = fewer.faster_plan(
@@ -134,6 +135,13 @@ def _joint_plan(
     if isinstance(plan, InfeasibleError):
         raise found.refused or plan
     return plan
+
+
+def _repeats_work(plan: Plan) -> bool:
+    """Whether GPUs compute what others do most of the time."""
+    layers = plan.layers.values()
+    twice = (one for one in layers if one.distribution.replication > 1)
+    return 2.0 * sum(one.time for one in twice) > sum(one.time for one in layers)
 
 
 def _with_bound(watch: Watch | None, bound: float) -> Watch | None:

@@ -74,6 +74,8 @@ class FewerGpus:
         Whether layers were split each in its own way for them to fit, of which none are estimated.
     in_hosts
         Whether what fits in the memory of the hosts alone matters: there is no other plan yet.
+    repeats
+        Whether GPUs compute what others do: half of them may do it with other splits.
     best
         The best step so far. [s]
     """
@@ -88,6 +90,7 @@ class FewerGpus:
     in_hosts: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
+    repeats: bool = field(init=False, default=False)
     best: float = field(init=False, default=math.inf)
 
     @cached_property
@@ -234,6 +237,9 @@ class FewerGpus:
         work = least_work(setting) * setting.gpus / host
         if self.own_splits and host < setting.gpus and work < seconds:
             found.setdefault(host, on_gpus(setting, host))
+        half = fewer_devices(setting) if self.own_splits and self.repeats else None
+        if half is not None:
+            found.setdefault(half.gpus, on_gpus(setting, half.gpus))
         return found
 
     def _as_kept(self, choice: Choice) -> Choice:

@@ -45,8 +45,8 @@ LEAST_GAIN = 0.005
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
 # What lacks less may fit at other prices. [parts]
 NEARLY_FITS = 0.02
-# Splits that are slower by more than the best plan do not become faster by merging runs of layers,
-# [parts]
+# Splits that are slower by more than the best plan become no faster by others or by merging runs of
+# layers, [parts]
 WORTH_MERGING = 0.1
 # of which so many are simulated at a time, the fastest by the additive model first. [items]
 MOST_MERGED = 8
@@ -179,7 +179,9 @@ class OwnSplits:
             if free is not None and free.fits and zero < 3:
                 # what is cut may be exchanged faster
                 self._try(splits, replace(way, zero=whole[-1]), 0.0)
-            if free is None or free.fits or free.seconds >= self.limit:
+            # with memory at a price they may be faster, too
+            slow = free is not None and free.seconds >= self.limit * (1.0 + WORTH_MERGING)
+            if free is None or free.fits or (slow and zero not in whole[:-1]):
                 return
             # what is gathered may take more than what is cut
             if zero not in whole[:-1] and free.peak_memory < least:

@@ -267,3 +267,11 @@ def test_what_nearly_fits_with_the_least_in_all_may_fit_at_a_lower_price():
     dgx = load_cluster("dgx-a100")
     plans = [planner.optimize(**asked, cluster=faster(dgx, f, 1.0)) for f in (1.0, 2.0)]
     assert plans[1].step_time_s <= plans[0].step_time_s
+
+
+def test_half_of_the_gpus_are_asked_for_other_splits_where_the_rest_repeats_their_work():
+    asked = {"model": "vgg16", "cluster": "hkbu-10gbe", "global_batch_size": 64}
+    asked |= {"memory": "1273.5 MiB", "forbid": "recompute", "optimizer": "adam"}
+    few, more = (planner.optimize(**asked, gpus=gpus) for gpus in (16, 32))
+    assert more.step_time_s <= few.step_time_s * 1.001
+    assert more.gpus + more.idle_gpus == 32
