@@ -125,8 +125,9 @@ def _joint_plan(
         splits = how is _splits_first and found.no_splits is not None
         own = any(not one.fits for one in found.own_splits)
         hosts = isinstance(plan, InfeasibleError) or found.waits_in_hosts
-        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits, own, hosts)
-        fewer.repeats = isinstance(plan, Plan) and _repeats_work(plan)
+        repeats = isinstance(plan, Plan) and _repeats_work(plan)
+        known_costs = found.costs, found.floors, deadline
+        fewer = FewerGpus(setting, wishes, *known_costs, splits, own, hosts, repeats)
         bound = plan.search.lower_bound_s if isinstance(plan, Plan) else 0.0
         beside = replace(options, watch=_with_bound(options.watch, bound))
         plan = fewer.faster_plan(
@@ -245,9 +246,8 @@ def _splits_first(
         found, _ = others()
         if found.stopped_by == "interrupt":
             raise KeyboardInterrupt
-        return limit if found.best is None else min(limit, found.best.seconds)
+        return math.inf if found.best is None else found.best.seconds
 
-    limit = options.limit
     if deadline.remaining == math.inf:
         options = replace(options, rival=rival)
     elif not _fits_as_usual(setting):

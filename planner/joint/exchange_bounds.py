@@ -6,7 +6,8 @@ together, all of them take no less than in a single one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import wraps
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,40 @@ from planner.joint.micro_batch import MicroBatch
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
+
+
+class Exchanged(Protocol):
+    """What exchanges of all weights take, or of those of some layers. [s]"""
+
+    def __call__(
+        self,
+        estimates: Estimates,
+        choice: Choice,
+        inside: MicroBatch,
+        layers: NDArray[np.bool_] | None = None,
+    ) -> float:
+        """As of `gathers`."""
+
+
+def by_weights_alone(exchanged: Exchanged) -> Exchanged:
+    """Find out once what exchanges of all weights take that many choices have in common."""
+
+    @wraps(exchanged)
+    def found(
+        estimates: Estimates,
+        choice: Choice,
+        inside: MicroBatch,
+        layers: NDArray[np.bool_] | None = None,
+    ) -> float:
+        if layers is not None:
+            return exchanged(estimates, choice, inside, layers)
+        known = estimates.exchanges.least
+        key = (exchanged, inside.weighs, choice.zero, choice.pp, choice.shard_size)
+        if key not in known:
+            known[key] = exchanged(estimates, choice, inside)
+        return known[key]
+
+    return found
 
 
 def slowed_by_exchanges(computed: float, gaps: float, exchanged: float) -> float:
@@ -64,6 +99,7 @@ def passes_in_turn(
     )
 
 
+@by_weights_alone
 def gathers(
     estimates: Estimates,
     choice: Choice,
@@ -81,18 +117,6 @@ def gathers(
     """
     if choice.zero < 3:
         return 0.0
-    if layers is None:
-        return _once(estimates, choice, inside, _gathers)
-    return _gathers(estimates, choice, inside, layers)
-
-
-def _gathers(
-    estimates: Estimates,
-    choice: Choice,
-    inside: MicroBatch,
-    layers: NDArray[np.bool_] | None = None,
-) -> float:
-    """As `gathers`, where weights are cut."""
     size, found = estimates.setting.machine.training.activation_size, 0.0
     for number, cut in enumerate(inside.cuts):
         mine = inside.numbers * (inside.cut_of == number) * size
@@ -143,6 +167,7 @@ def gathered_after(
     return min(rows, default=0.0)
 
 
+@by_weights_alone
 def reductions(
     estimates: Estimates,
     choice: Choice,
@@ -159,18 +184,6 @@ def reductions(
     estimates, choice, inside, layers
         As of `gathers`.
     """
-    if layers is None:
-        return _once(estimates, choice, inside, _reductions)
-    return _reductions(estimates, choice, inside, layers)
-
-
-def _reductions(
-    estimates: Estimates,
-    choice: Choice,
-    inside: MicroBatch,
-    layers: NDArray[np.bool_] | None = None,
-) -> float:
-    """As `reductions`."""
     exchanges = estimates.exchanges
     gradients = exchanges.gradients(choice.zero)
     found = 0.0
@@ -192,28 +205,6 @@ def _reductions(
             whole = max(whole, time(sizes[sizes >= gradients.limit]))
         found += whole
     return found
-
-
-def _once(
-    estimates: Estimates,
-    choice: Choice,
-    inside: MicroBatch,
-    of: Callable[[Estimates, Choice, MicroBatch], float],
-) -> float:
-    """What exchanges take by the weights alone, which many choices have in common. [s]
-
-    Parameters
-    ----------
-    estimates, choice, inside
-        As of `gathers`.
-    of
-        Finds it out.
-    """
-    known = estimates.exchanges.least
-    key = (of, inside.weighs, choice.zero, choice.pp, choice.shard_size)
-    if key not in known:
-        known[key] = of(estimates, choice, inside)
-    return known[key]
 
 
 def _of_units(estimates: Estimates, sizes: Floats) -> Floats:

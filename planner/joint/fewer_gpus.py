@@ -88,9 +88,9 @@ class FewerGpus:
     splits: bool = False
     own_splits: bool = False
     in_hosts: bool = False
+    repeats: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
-    repeats: bool = field(init=False, default=False)
     best: float = field(init=False, default=math.inf)
 
     @cached_property

@@ -45,10 +45,10 @@ LEAST_GAIN = 0.005
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
 # What lacks less may fit at other prices. [parts]
 NEARLY_FITS = 0.02
-# Splits that are slower by more than the best plan become no faster by others or by merging runs of
-# layers, [parts]
-WORTH_MERGING = 0.1
-# of which so many are simulated at a time, the fastest by the additive model first. [items]
+# Splits that are slower by more than the best plan are given up: others that the additive model has
+# cost more may be faster, with memory at a price or runs of layers merged. [parts]
+WORTH_OTHERS = 0.1
+# Runs that are merged at a time, the fastest by the additive model first. [items]
 MOST_MERGED = 8
 # What the layers of such a plan are split by.
 NAME = "splits layer by layer"
@@ -180,7 +180,7 @@ class OwnSplits:
                 # what is cut may be exchanged faster
                 self._try(splits, replace(way, zero=whole[-1]), 0.0)
             # with memory at a price they may be faster, too
-            slow = free is not None and free.seconds >= self.limit * (1.0 + WORTH_MERGING)
+            slow = free is not None and free.seconds >= self.limit * (1.0 + WORTH_OTHERS)
             if free is None or free.fits or (slow and zero not in whole[:-1]):
                 return
             # what is gathered may take more than what is cut
@@ -272,7 +272,7 @@ class OwnSplits:
         before = None
         while self.leading is not before and self.leading is not None:
             before = self.leading
-            if before.seconds >= self.limit * (1.0 + WORTH_MERGING):
+            if before.seconds >= self.limit * (1.0 + WORTH_OTHERS):
                 return
             for choices in before.splits.merged(before.choices)[:MOST_MERGED]:
                 self._attempt(before.splits, before.way, choices)

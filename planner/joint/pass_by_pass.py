@@ -112,7 +112,7 @@ def _one_by_one(
         free = around.opening.tolist()
     arrived: list[float] = []
     order = _order(choice.schedule, choice.pp, choice.chunks, choice.micro_batches)
-    # comparisons instead of `min` and `max`, which take twice as long
+    # with comparisons instead of `min` and `max` all of it takes a tenth less
     for group, place, after, border in order:
         begin = free[group]
         end = begin + took[place]

@@ -6,7 +6,6 @@ alone share it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,6 +46,10 @@ class StageWeights:
         self.inside, self.starts, self.units, self.exchanges = inside, starts, units, exchanges
         self.pp, self.shard_size = choice.pp, choice.shard_size
         self.shape = (choice.chunks, choice.pp)
+        # layers that share a weight, its owner first, and their stages, of unlike groups
+        stages = np.searchsorted(starts, exchanges.shared, side="right") - 1
+        pairs = zip(exchanges.shared, stages.reshape(-1, 2).tolist(), strict=True)
+        self.shared = [pair for pair in pairs if pair[1][0] % self.pp != pair[1][1] % self.pp]
         held = np.add.reduceat(inside.held, starts, axis=1)
         held = held.reshape(6, len(inside.cuts), *self.shape)
         # of each group, by how weights are cut; (cuts, groups)
@@ -84,10 +87,9 @@ class StageWeights:
         rows = inside.held.reshape(6, len(inside.cuts), -1)
         found = np.zeros((*rows.shape[:2], *self.shape))
         seen = set[tuple[int, int]]()
-        for owner, sharer in self.exchanges.shared if self.pp > 1 else ():
-            first, other = (bisect_right(self.starts, layer) - 1 for layer in (owner, sharer))
-            chunk, group = divmod(other, self.pp)
-            if group != first % self.pp and (owner, group) not in seen:
+        for (owner, _), (_, stage) in self.shared:
+            chunk, group = divmod(stage, self.pp)
+            if (owner, group) not in seen:
                 seen.add((owner, group))
                 found[:, :, chunk, group] += rows[:, :, owner]
         return found
@@ -202,11 +204,8 @@ class StageWeights:
         apart
             Whether passes of weights come last, and no other gradients travel.
         """
-        for owner, sharer in self.exchanges.shared if self.pp > 1 else ():
-            stages = np.searchsorted(self.starts, (owner, sharer), side="right") - 1
-            pair = stages % self.pp
-            if pair[0] == pair[1]:
-                continue
+        for (owner, sharer), stages in self.shared:
+            pair = np.array(stages) % self.pp
             size = float(self.inside.gradients[owner])
             each = self.exchanges.between(self.pp, int(pair[0]), int(pair[1]), size)
             own, other = (tails - early)[pair].tolist()

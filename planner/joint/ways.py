@@ -1,4 +1,4 @@
-"""What may be done beside splits of layers that differ from layer to layer."""
+"""What may be done beside splits of layers that differ from layer to layer, and the best so far."""
 
 from __future__ import annotations
 

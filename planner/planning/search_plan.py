@@ -198,6 +198,11 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
     return max(min(wanted, DECISION_SHARE * left), ASSEMBLY * search.pace)
 
 
+def _least_known(rival: Callable[[], float] | None, limit: float) -> float:
+    """The least step of a rival, if there is one, and of a plan that is known. [s]"""
+    return limit if rival is None else min(limit, rival())
+
+
 def _look_everywhere(
     search: AdditiveSearch,
     num_best: int,
@@ -235,8 +240,8 @@ def _look_everywhere(
         every = certify(search, profile, widen=False, enough=limit)
         if every >= limit:
             raise Overtaken(min(free, every))
-    if rival is None and limit < math.inf:
-        rival = partial(float, limit)
+    if limit < math.inf:
+        rival = partial(_least_known, rival, limit)
     binds = not search.fits(search.fastest)
     if binds and smallest_bucket < search.formulation.machine.training.bucket_bytes:
         search.with_buckets(smallest_bucket)
@@ -253,7 +258,7 @@ def _look_everywhere(
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
     if binds and rival is not None and not search.stopped:
-        limit = min(limit, rival())
+        limit = rival()
     if search.incumbent.cost * (1.0 - OFF) > limit and not search.stopped:
         raise Overtaken(min(search.incumbent.bound, every), search.incumbent.cost)
     under_limit = certify_under_limit(search) if binds else 0.0

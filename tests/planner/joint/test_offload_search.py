@@ -316,8 +316,8 @@ def test_more_computed_again_may_be_faster_where_activations_wait_in_the_hosts()
     asked |= {"memory": "70389.5 MiB", "input_size": 1024, "precision": "bf16"}
     asked |= {"optimizer": "adam", "forbid": "sequence"}
     plan = planner.optimize(**asked)
-    wider = planner.optimize(**asked | {"forbid": "pipeline,sequence"})
-    assert plan.step_time_s <= wider.step_time_s * (1.0 + 1e-9)
+    narrower = planner.optimize(**asked | {"forbid": "pipeline,sequence"})
+    assert plan.step_time_s <= narrower.step_time_s * (1.0 + 1e-9)
 
 
 def test_activations_of_a_single_layer_may_wait_in_the_hosts(tmp_path):

@@ -47,5 +47,5 @@ def test_memory_of_stages_is_estimated_as_it_is_simulated(tmp_path, schedule):
         assert step is not None
         errors.append((one.memory - reserved) / (step.peak_memory - reserved) - 1.0)
     # without the copy, with logits of all micro-batches under way, or without what waits for passes
-    # of weights beside what others keep, up to 30 % off
+    # of weights beside what others keep, 19, 15 and 26 % off
     assert max(map(abs, errors)) < 0.04
