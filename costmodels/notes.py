@@ -6,13 +6,12 @@ and left out by kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 Fact = str | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A fact on how an estimate came about.
 
     Parameters

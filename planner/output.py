@@ -6,8 +6,9 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 
@@ -15,8 +16,7 @@ from costmodels.errors import InputError
 STDOUT = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """A file that a command is to write.
 
     Parameters

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from machines import graph
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology

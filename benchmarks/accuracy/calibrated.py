@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from costmodels.cluster import Device
 from costmodels.compute import ComputeModel, Work

@@ -9,10 +9,13 @@ containers then use by default for convolutions.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.accuracy.machines import (
     USUAL_HOST,
@@ -315,7 +318,9 @@ def read_rows(paths: Sequence[Path], elsewhere: frozenset[str] = frozenset()) ->
                 raise Skip("the same log is in the table of raw runs")
             row = described_row(line)
             measured = tuple(line.get(name) or "" for name in COLUMNS if name != "url")
-            rows.append(replace(row, doubt=row.doubt or TWICE) if measured in known else row)
+            rows.append(
+                dataclasses.replace(row, doubt=row.doubt or TWICE) if measured in known else row
+            )
             known.add(measured)
         except Skip as skip:
             counts = alone if (line.get("gpus") or "").strip() == "1" else left

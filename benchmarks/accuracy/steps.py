@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from benchmarks.accuracy.calibrated import calibrated_machine
 from costmodels.cluster import Cluster

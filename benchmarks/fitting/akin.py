@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from benchmarks.fitting.files import SurfaceEntry
 from costmodels.compute.surface import Surface
@@ -43,7 +45,7 @@ _TURING_NOTE = (
 
 def turing(entries: Sequence[SurfaceEntry]) -> list[SurfaceEntry]:
     """RTX 8000: what was measured on a T4, whose tensor cores run at the same rate a clock."""
-    return [replace(entry, derived=True, comment=_TURING_NOTE) for entry in entries]
+    return [dataclasses.replace(entry, derived=True, comment=_TURING_NOTE) for entry in entries]
 
 
 def kepler(entries: Sequence[SurfaceEntry]) -> list[SurfaceEntry]:
@@ -57,5 +59,5 @@ def kepler(entries: Sequence[SurfaceEntry]) -> list[SurfaceEntry]:
             share = entry.value.efficiency * ratio
             value = replace(entry.value, efficiency=share, winograd=0.0)
             note = _KEPLER_NOTE.format(ratio=ratio)
-            found.append(replace(entry, value=value, derived=True, comment=note))
+            found.append(dataclasses.replace(entry, value=value, derived=True, comment=note))
     return found

@@ -9,8 +9,9 @@ device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.fitting import data as sd
 from benchmarks.fitting.fits import CONV, CONV_PLAIN, LEVEL, PRODUCT, Fitted, fit

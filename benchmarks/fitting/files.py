@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from benchmarks.fitting.fits import SourceError
 from costmodels.compute.surface import Surface
@@ -39,7 +41,7 @@ def family_toml(name: str, akin: Iterable[str], entries: Iterable[SurfaceEntry])
         lines += [f'operation = "{entry.operation}"', f'direction = "{entry.direction}"']
         if isinstance(entry.value, Surface):
             lines += [f'precision = "{entry.precision}"', f"derived = {entry.derived}".lower()]
-            used = {k: v for k, v in asdict(entry.value).items() if v != _default(k)}
+            used = {k: v for k, v in structs.asdict(entry.value).items() if v != _default(k)}
             cells = ", ".join(f"{key} = {_toml_number(value)}" for key, value in used.items())
             lines.append(f"coefficients = {{ {cells} }}")
         else:
@@ -53,7 +55,7 @@ def family_toml(name: str, akin: Iterable[str], entries: Iterable[SurfaceEntry])
 
 
 def _default(name: str) -> object:
-    return next(f.default for f in fields(Surface) if f.name == name)
+    return next(f.default for f in structs.fields(Surface) if f.name == name)
 
 
 def _source(error: SourceError) -> str:

@@ -10,12 +10,14 @@ pull towards round figures keeps coefficients that the data do not tell.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -270,15 +272,15 @@ def _error_bins(positions: Floats, log: Floats) -> tuple[ErrorBin, ...]:
 def _timings_of(timings: Timings, rows: NDArray[np.bool_]) -> Timings:
     def pick(work: Work) -> Work:
         changed: dict[str, Any] = {}
-        for entry in fields(work):
-            value = getattr(work, entry.name)
+        for name in work.__struct_fields__:
+            value = getattr(work, name)
             if isinstance(value, np.ndarray) and value.size == rows.size:
-                changed[entry.name] = value[rows]
-            elif entry.name.endswith("_extents"):
-                changed[entry.name] = tuple(extent[rows] for extent in value)
+                changed[name] = value[rows]
+            elif name.endswith("_extents"):
+                changed[name] = tuple(extent[rows] for extent in value)
         return replace(work, **changed)
 
-    return replace(
+    return dataclasses.replace(
         timings,
         parts={direction: pick(work) for direction, work in timings.parts.items()},
         seconds=timings.seconds[rows],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.fitting import data as sd
 from benchmarks.fitting.aiconfigurator import timed_attention, timed_products
@@ -129,7 +131,9 @@ class Fitter:
     def _grouped(self, direction: str, dense: Fitted) -> Fitted:
         """Adds the direct algorithm for grouped convolutions to surfaces."""
         timings = [
-            replace(t, source=replace(t.source, name=f"{t.source.name} (grouped)"))
+            dataclasses.replace(
+                t, source=dataclasses.replace(t.source, name=f"{t.source.name} (grouped)")
+            )
             for t in sd.pipedream_conv(self.tables, direction, grouped=True)
         ]
         names = dict.fromkeys(dense.surfaces, ("direct", "direct_bandwidth"))
@@ -168,7 +172,9 @@ class Fitter:
             if key in entries:
                 known = entries[key]
                 share = float((known.value * share) ** 0.5)  # type: ignore[operator]
-                entries[key] = replace(known, value=share, errors=(*known.errors, error))
+                entries[key] = dataclasses.replace(
+                    known, value=share, errors=(*known.errors, error)
+                )
                 continue
             entries[key] = SurfaceEntry(
                 operation=rows.operation,
@@ -267,7 +273,9 @@ class Fitter:
             value=surface,
             errors=tuple(fitted.errors),
         )
-        backward = replace(forward, direction="backward", derived=True, comment=BACKWARD_RULE)
+        backward = dataclasses.replace(
+            forward, direction="backward", derived=True, comment=BACKWARD_RULE
+        )
         return [forward, backward]
 
     def ga102(self, rate: float, note: str) -> list[SurfaceEntry]:

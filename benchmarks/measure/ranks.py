@@ -13,10 +13,12 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from benchmarks.measure.canary import Canary, is_steady
 from benchmarks.measure.questions import RANKS, PlansQuestion, needs_of_plans, this_machine

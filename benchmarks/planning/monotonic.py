@@ -7,6 +7,7 @@ strategy that fits, and no bound above a plan of the same question or of one for
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -15,8 +16,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.planning.gaps import NETWORKS
 from costmodels.cluster import Cluster, Level, load_cluster
@@ -126,14 +129,18 @@ class Series:
         base = self.base
         if self.kind == "gpus":
             cluster = load_cluster(base.cluster)
-            return [replace(base, gpus=n) for n in COUNTS if cluster.can_use(n)]
+            return [dataclasses.replace(base, gpus=n) for n in COUNTS if cluster.can_use(n)]
         if self.kind == "cap":
-            return [replace(base, cap=cap) for cap in CAPS]
+            return [dataclasses.replace(base, cap=cap) for cap in CAPS]
         if self.kind == "memory":
             peak, reserve = ask(base).memory, load_cluster(base.cluster).device.reserved_memory
             limits = (part * peak for part in LIMITS if reserve < part * peak)
-            return [replace(base, memory=limit) for limit in limits] if peak < math.inf else []
-        return [replace(base, **{self.kind: factor}) for factor in BANDWIDTHS]
+            return (
+                [dataclasses.replace(base, memory=limit) for limit in limits]
+                if peak < math.inf
+                else []
+            )
+        return [dataclasses.replace(base, **{self.kind: factor}) for factor in BANDWIDTHS]
 
 
 def all_series() -> list[Series]:
@@ -144,7 +151,7 @@ def all_series() -> list[Series]:
         base = Question(model=model, cluster=cluster, gpus=1, batch=batch)
         found.append(Series(kind="gpus", base=base))
         for gpus, kind in itertools.product(OTHER_COUNTS, KINDS[1:]):
-            found.append(Series(kind=kind, base=replace(base, gpus=gpus)))
+            found.append(Series(kind=kind, base=dataclasses.replace(base, gpus=gpus)))
     return found
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.closed_form.passes import distribution_of, needs_input_gradient
 from costmodels.distribution import Distribution
@@ -27,8 +28,7 @@ STRATEGIES = (
 _ADVICE = "use the planner's own step model for such plans"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecognisedStrategy:
+class RecognisedStrategy(Struct, frozen=True, kw_only=True):
     """A plan as one strategy.
 
     Parameters

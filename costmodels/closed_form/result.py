@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 CAUSES = ("gradient", "halo", "reduction", "stage")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedForm:
+class ClosedForm(Struct, frozen=True, kw_only=True):
     """Time of a step by a closed form.
 
     Parameters

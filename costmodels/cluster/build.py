@@ -7,12 +7,12 @@ once for all machines that use it; what the level states itself comes first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from costmodels.cluster.device import Device
 from costmodels.cluster.files import DeviceFile, HostFile, LevelFile, LinkFile
@@ -26,8 +26,7 @@ DATA = files("costmodels.cluster") / "data"
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(Struct, frozen=True):
     """Where in which file a value stands, for messages."""
 
     file: str

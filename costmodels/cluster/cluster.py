@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from costmodels.cluster.curve import CollectiveCurve
 from costmodels.cluster.device import Device
@@ -30,8 +32,7 @@ from costmodels.cluster.ranges import require_plausible
 from costmodels.errors import InputError, printable, require_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """A machine: one kind of device, joined by levels of links from the inside out.
 
     Attributes
@@ -73,7 +74,7 @@ class Cluster:
     def __post_init__(self) -> None:
         require_name("the name of a cluster", self.name)
         for text in ("description", "source"):
-            object.__setattr__(self, text, printable(getattr(self, text)))
+            force_setattr(self, text, printable(getattr(self, text)))
         label = f"cluster {self.name}"
         names = [level.name for level in self.levels]
         if not names:
@@ -229,10 +230,9 @@ class Cluster:
 
     def with_memory(self, memory: float) -> Cluster:
         """The same machine with devices of so much memory. [B]"""
-        groups = tuple(
-            replace(group, device=replace(group.device, memory=memory)) for group in self.groups
-        )
-        return replace(self, device=replace(self.device, memory=memory), groups=groups)
+        groups = [replace(one, device=replace(one.device, memory=memory)) for one in self.groups]
+        device = replace(self.device, memory=memory)
+        return replace(self, device=device, groups=tuple(groups))
 
     def mean_peak_flops(self, precision: str) -> float:
         """Peak rate of a device, the mean over all. [FLOP/s]"""

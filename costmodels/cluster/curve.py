@@ -7,7 +7,8 @@ the bounds of the planner ask of every collective (see `costmodels.communication
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 
@@ -15,8 +16,7 @@ CURVED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv
 """What curves are measured of; those of send_recv are exchanges of two devices."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCurve:
+class CollectiveCurve(Struct, frozen=True, kw_only=True):
     """How long a collective of some devices takes.
 
     Parameters

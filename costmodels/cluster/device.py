@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct, structs
 
 from costmodels.cluster.ranges import require_plausible
 from costmodels.errors import (
@@ -19,8 +20,7 @@ from costmodels.units import format_bytes
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One GPU.
 
     Attributes
@@ -90,9 +90,9 @@ class Device:
             "sustained",
         ):
             require_plausible(label, field, getattr(self, field))
-        object.__setattr__(self, "source", printable(self.source))
+        structs.force_setattr(self, "source", printable(self.source))
         # A mapping that the caller keeps could otherwise change under a frozen object.
-        object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
+        structs.force_setattr(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
 
     @property
     def usable_memory(self) -> float:

@@ -8,15 +8,16 @@ groups stands for that: a device with the least memory and rates, and the slowes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.cluster.device import Device
 from costmodels.cluster.level import Level
 from costmodels.errors import InputError, require_name, require_positive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostGroup:
+class HostGroup(Struct, frozen=True, kw_only=True):
     """Hosts of one kind.
 
     Attributes

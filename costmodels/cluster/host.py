@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct, structs
 
 from costmodels.cluster.ranges import require_plausible
 from costmodels.errors import printable, require_positive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostMemory:
+class HostMemory(Struct, frozen=True, kw_only=True):
     """What lies in a host beside its devices. All hosts of a cluster are alike.
 
     Attributes
@@ -41,4 +40,4 @@ class HostMemory:
         ):
             require_positive(f"the host: {field}", getattr(self, field), unit)
             require_plausible("the host", field, getattr(self, field))
-        object.__setattr__(self, "source", printable(self.source))
+        structs.force_setattr(self, "source", printable(self.source))

@@ -9,7 +9,8 @@ between a quick and a wide protocol lie in between, and are fitted.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+
+from msgspec import Struct, structs
 
 from costmodels.cluster.ranges import PLAUSIBLE, require_plausible
 from costmodels.errors import (
@@ -21,8 +22,7 @@ from costmodels.errors import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(Struct, frozen=True, kw_only=True):
     """One level of links: `size` children joined by the same kind of link.
 
     Attributes
@@ -116,8 +116,8 @@ class Level:
                 f"{self.oversubscription:g}",
                 "write 3 for a network whose core carries a third of what its leaves can send",
             )
-        object.__setattr__(self, "source", printable(self.source))
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name in PLAUSIBLE and value is not None:
-                require_plausible(label, item.name, value)
+        structs.force_setattr(self, "source", printable(self.source))
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name in PLAUSIBLE and value is not None:
+                require_plausible(label, name, value)

@@ -6,18 +6,17 @@ once (pipelined: the slowest one counts) except where an algorithm is made of ph
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.communication.topology import Floats, Topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True, eq=False):
     """How groups lie over the levels; arrays over [..., level] unless said otherwise.
 
     `below` counts the members under one child, `share` the groups that share its links,

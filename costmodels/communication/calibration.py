@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.level import Level
@@ -47,8 +48,7 @@ _DIFFERENCE: Final = 1e-3
 _OUTLIER: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCollective:
+class MeasuredCollective(Struct, frozen=True, kw_only=True):
     """A collective of some GPUs, each of which holds `num_bytes` before or after it."""
 
     collective: str

@@ -9,9 +9,9 @@ Problems", chapter 23), which leaves most knots without a rate: the pieces that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.cluster.cluster import Cluster

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import send_recv_time
@@ -28,8 +28,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """Rows read beyond the local block, largest over blocks, below and above it. [rows]"""
 
     below: int
@@ -97,8 +96,7 @@ def backward_reach(in_extent: int, out_extent: int, window: Window, degree: int)
     return Reach(int(below.max()), int(above.max()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Halo:
+class Halo(Struct, frozen=True, kw_only=True, eq=False):
     """Halo exchange of one pass for many candidates.
 
     Parameters
@@ -192,8 +190,7 @@ def halo_exchange(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Border:
+class _Border(Struct, frozen=True, eq=False):
     """What blocks read of their neighbours along one dim; arrays over candidates.
 
     `sides` have neighbours to read from, `rows` positions are read of each on average, `messages`

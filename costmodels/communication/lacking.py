@@ -7,9 +7,9 @@ new block holds beyond its old one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts
@@ -37,8 +37,7 @@ def _blocks_of_codes(codes: Ints, shape: tuple[int, ...]) -> Floats:
     return start
 
 
-@dataclass(frozen=True, slots=True)
-class _AxisOverlap:
+class _AxisOverlap(Struct, frozen=True):
     """Overlap of source and target blocks along one axis, for pairs of axis codes."""
 
     source: Ints  # code of each source layout

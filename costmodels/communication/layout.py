@@ -8,10 +8,10 @@ fewer layouts than distributions; what changing one into another moves is counte
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
@@ -26,8 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Layouts:
+class Layouts(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """Layouts of a tensor, one for each candidate distribution of a layer.
 
     Parameters

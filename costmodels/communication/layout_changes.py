@@ -8,7 +8,6 @@ the simulation takes for the same change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,8 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayoutChanges(MoveTimes):
+class LayoutChanges(MoveTimes, frozen=True, kw_only=True, eq=False):
     """Changes between layouts, beyond the reduction of partial sums.
 
     Parameters
@@ -107,13 +105,13 @@ def _with_more(
         (np.ix_(old, new), _changes(layouts.take(old), some, topology)),
     ]
     found = {}
-    for item in fields(LayoutChanges):
-        values = getattr(changes, item.name)
+    for name in LayoutChanges.__struct_fields__:
+        values = getattr(changes, name)
         table = np.empty((len(layouts), len(layouts)), dtype=values.dtype)
         table[np.ix_(old, old)] = values.take(place[old], axis=0).take(place[old], axis=1)
         for pairs, part in parts:
-            table[pairs] = getattr(part, item.name)
-        found[item.name] = table
+            table[pairs] = getattr(part, name)
+        found[name] = table
     return LayoutChanges(**found)
 
 
@@ -135,8 +133,8 @@ def _changes(source: Layouts, target: Layouts, topology: Topology) -> LayoutChan
     )
     for rows in parts_of_pairs(*count, most=MOST_PAIRS):
         part = _changes_from(source.take(np.arange(rows.start, rows.stop)), target, topology)
-        for item in fields(LayoutChanges):
-            getattr(changes, item.name)[rows] = getattr(part, item.name)
+        for name in LayoutChanges.__struct_fields__:
+            getattr(changes, name)[rows] = getattr(part, name)
     return changes
 
 

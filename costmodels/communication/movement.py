@@ -11,10 +11,10 @@ host is counted once, however many of its devices need it. Uneven blocks are cha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.communication.lacking import TINY, lacking_part, parts_of_pairs
@@ -25,8 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MoveTimes:
+class MoveTimes(Struct, frozen=True, kw_only=True, eq=False):
     """What going from each source layout to each target layout takes.
 
     Parameters
@@ -63,8 +62,7 @@ class MoveTimes:
         return time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Movement(MoveTimes):
+class Movement(MoveTimes, frozen=True, kw_only=True, eq=False):
     """What going from each source layout to each target layout moves, and what that takes.
 
     Parameters
@@ -132,8 +130,8 @@ def movement(
     for rows in parts_of_pairs(*count):
         some = source.take(np.arange(rows.start, rows.stop))
         part = _movement(some, target, [table[rows] for table in lacking], topology, steps)
-        for item in fields(Movement):
-            getattr(moves, item.name)[rows] = getattr(part, item.name)
+        for name in Movement.__struct_fields__:
+            getattr(moves, name)[rows] = getattr(part, name)
     return moves
 
 

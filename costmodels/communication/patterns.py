@@ -7,9 +7,9 @@ point-to-point messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.communication.lacking import parts_of_pairs
@@ -22,8 +22,7 @@ SEND_RECV = "send_recv"
 KINDS = (NOTHING, SLICE, *COLLECTIVES, SEND_RECV)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class Pattern(Struct, frozen=True, kw_only=True):
     """A communication.
 
     Parameters
@@ -89,8 +88,7 @@ def match(source: Layouts, target: Layouts) -> Pattern:
     return Pattern(kind=SLICE if (scattered > 1).any() else NOTHING, group=ones)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Matches:
+class Matches(Struct, frozen=True, kw_only=True, eq=False):
     """The communication between every source and every target layout.
 
     Parameters
@@ -109,8 +107,7 @@ class Matches:
         return np.array([kind in kinds for kind in KINDS]).take(self.kinds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _ComparedSplits:
+class _ComparedSplits(Struct, frozen=True, kw_only=True, eq=False):
     """Every way to split an axis against every other, in rows.
 
     Parameters

@@ -9,11 +9,12 @@ members below it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Cluster
@@ -25,8 +26,7 @@ Floats = NDArray[np.float64]
 MOST_REMEMBERED = 128
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     """Links of the used part of a cluster, one entry a level, inside-out.
 
     Attributes
@@ -112,7 +112,7 @@ class Topology:
         """The levels from one on, the same object each time: what lies below is one device then."""
         known = _ABOVE.setdefault(self, {})
         if level not in known:
-            rows = [field.name for field in fields(self) if field.name != "curves"]
+            rows = [name for name in self.__struct_fields__ if name != "curves"]
             known[level] = replace(self, **{name: getattr(self, name)[level:] for name in rows})
         return known[level]
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from costmodels.compute.surface import Surface
 from costmodels.errors import InputError
@@ -37,8 +38,7 @@ _DEFAULT_AKIN: Final = {"fp32": ("v100", "a100")}
 _DEFAULT_AKIN_TENSOR: Final = ("a100", "v100")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """A coefficient or surface, and where it is from.
 
     Attributes
@@ -56,8 +56,7 @@ class Fit:
     note: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """Everything fitted for one device family, by (operation, direction, precision).
 
     A bandwidth share has the empty precision; a surface for all directions has "any".

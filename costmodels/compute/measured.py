@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.compute.outliers import NORMAL, expected_ratios, find_outliers
@@ -57,8 +58,7 @@ _GRID: Final = 65
 _Key = tuple[str, str, tuple[int, ...], tuple[int, ...], int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRatio:
+class MeasuredRatio(Struct, frozen=True, kw_only=True):
     """How measured times agree with modelled ones.
 
     Parameters
@@ -76,8 +76,7 @@ class MeasuredRatio:
     spread: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
+class _Block(Struct, frozen=True, kw_only=True):
     """Rows that differ in their extents alone."""
 
     shapes: FloatArray

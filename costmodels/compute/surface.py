@@ -26,10 +26,10 @@ variants of a device family; a convolution or product is alone on the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.compute.roofline import DeviceLike
@@ -50,8 +50,7 @@ _WINOGRAD_OUTPUT: Final = 4
 _WINOGRAD_KERNELS: Final = (3, 5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surface:
+class Surface(Struct, frozen=True, kw_only=True):
     """Coefficients of one surface: a device family, operation, direction and precision.
 
     Attributes

@@ -19,11 +19,11 @@ import csv
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.cluster.curve import CollectiveCurve
@@ -54,8 +54,7 @@ LONGEST: Final = 1e6
 _TIMED = tuple(name for name in ELEMENT_SIZE if name != "fp8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A measured time: where it stands in the file, precision, local work, seconds."""
 
     place: str

@@ -22,11 +22,11 @@ halo of a spatial split counts as input if the caller puts it into `in_extents`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.errors import InputError
@@ -139,8 +139,7 @@ def _extent_product(extents: tuple[FloatArray, ...]) -> FloatArray:
     return reduce(np.multiply, extents, np.float64(1.0))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixProduct:
+class MatrixProduct(Struct, frozen=True, kw_only=True):
     """Dims of the (implicit) matrix products of a dense operation, as arrays that broadcast."""
 
     batch: FloatArray
@@ -149,8 +148,7 @@ class MatrixProduct:
     k: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """The local work of one pass of one layer.
 
     Parameters
@@ -215,7 +213,7 @@ class Work:
                 f"'{self.direction}'",
                 "ask for one of them",
             )
-        store = object.__setattr__
+        store = structs.force_setattr
         for name in ("samples", "channels", "filters"):
             store(self, name, _as_extent(name, getattr(self, name)))
         for name in ("in_extents", "out_extents"):

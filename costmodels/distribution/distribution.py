@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from costmodels.distribution.rows import unique_rows
@@ -27,8 +28,7 @@ from costmodels.graph import DIMS, Axis, Layer, Tensor
 REPLICATED = "replicated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
+class Distribution(Struct, frozen=True, kw_only=True):
     """The split of one layer.
 
     Parameters
@@ -66,7 +66,7 @@ class Distribution:
                 )
         # one way is no split: equal distributions must look equal
         split = {dim: tuple(ways) for dim, ways in self.degrees.items() if math.prod(ways) > 1}
-        object.__setattr__(self, "degrees", split)
+        structs.force_setattr(self, "degrees", split)
 
     def degree(self, dim: str) -> int:
         """How many ways `dim` is split over all levels. [ways]"""

@@ -9,7 +9,8 @@ and then reads the other operand only; the bias of a convolution into the convol
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.graph.layer import Layer

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field, structs
 
 from costmodels.errors import InputError
 
@@ -35,8 +36,7 @@ MAX_EXTENT = 2**40
 MAX_ELEMENTS = 2**48
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """One axis of a tensor.
 
     Parameters
@@ -59,8 +59,7 @@ class Axis:
     units: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class Tensor(Struct, frozen=True, kw_only=True):
     """The axes of an activation as one layer sees it."""
 
     axes: tuple[Axis, ...]
@@ -80,8 +79,7 @@ class Tensor:
         return next((axis.extent for axis in self.axes if axis.name == name), 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """The stencil of one spatial dim: output o reads inputs o*stride - padding + k*dilation."""
 
     kernel: int
@@ -95,8 +93,7 @@ class Window:
         return (self.kernel - 1) * self.dilation + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(Struct, frozen=True, kw_only=True):
     """Numbers that must be summed over the ranks that split some dims before a layer can go on.
 
     Batch norm with synchronised statistics sums over sample and space for each channel; layer
@@ -117,8 +114,7 @@ class Statistics:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class Product(Struct, frozen=True, kw_only=True):
     """Products of matrices of activations, one for each position of some dims.
 
     Parameters
@@ -144,8 +140,7 @@ class Product:
     macs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One operation of a network.
 
     Parameters
@@ -226,7 +221,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         if not self.operation:
-            object.__setattr__(self, "operation", self.kind)
+            structs.force_setattr(self, "operation", self.kind)
         for dim, extent in self.dims.items():
             if extent < 1:
                 raise InputError(

@@ -7,12 +7,14 @@ becomes a `Graph` of iteration spaces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from numbers import Integral, Real
 from typing import Any
+
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from costmodels.errors import InputError, closest, printable, require_name
 from costmodels.graph.freezing import without_backward
@@ -39,8 +41,7 @@ def _plain_value(value: object) -> object:
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSpec:
+class LayerSpec(Struct, frozen=True, kw_only=True):
     """One layer of a network description: kind, the layers it reads, options of the kind."""
 
     name: str
@@ -51,12 +52,11 @@ class LayerSpec:
     def __post_init__(self) -> None:
         # files have lists and programs numbers of their own, which would make equal layers differ
         options = {option: _plain_value(value) for option, value in self.options.items()}
-        object.__setattr__(self, "options", options)
-        object.__setattr__(self, "inputs", tuple(self.inputs or ()))
+        structs.force_setattr(self, "options", options)
+        structs.force_setattr(self, "inputs", tuple(self.inputs or ()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """A network without a batch size.
 
     Parameters
@@ -85,14 +85,13 @@ class Network:
             require_name(f"network '{self.name}': the name of a layer", spec.name)
         # kernels are given for depth, height and width, whatever the order of the axes
         shape = {axis: self.input_shape[axis] for axis in sorted(self.input_shape, key=_axis_order)}
-        object.__setattr__(self, "input_shape", shape)
-        object.__setattr__(self, "layers", tuple(self.layers))
+        structs.force_setattr(self, "input_shape", shape)
+        structs.force_setattr(self, "layers", tuple(self.layers))
         for text in ("source", "notes"):
-            object.__setattr__(self, text, printable(getattr(self, text)))
+            structs.force_setattr(self, text, printable(getattr(self, text)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class Edge(Struct, frozen=True, kw_only=True):
     """The output of layer `source` read as input number `slot` of layer `target`."""
 
     source: str
@@ -100,8 +99,7 @@ class Edge:
     slot: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True, dict=True):
     """Layers in topological order and the activations that flow between them."""
 
     name: str

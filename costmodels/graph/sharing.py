@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError, closest
 from costmodels.graph.layer import Layer

@@ -6,7 +6,9 @@ Rates hold for samples of the loader's own size; `Loader.for_sample` scales them
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.errors import InputError, require_not_negative, require_positive
 
@@ -16,8 +18,7 @@ STAGING = ("each rank", "leader")
 DEFAULT_CORES = 48
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """One machine, as far as it loads samples.
 
     Parameters
@@ -36,8 +37,7 @@ class Host:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(Struct, frozen=True, kw_only=True):
     """Where samples lie: what each host gets of it, and what all hosts together get.
 
     Parameters
@@ -64,8 +64,7 @@ class Storage:
             require_positive(f"storage {self.name}: {what}", getattr(self, what), finite=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loader:
+class Loader(Struct, frozen=True, kw_only=True):
     """A data loader.
 
     Parameters

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from costmodels.input_pipeline.loader import Host, Loader
@@ -28,8 +29,7 @@ NONE = "none"
 BOTTLENECKS = (DECODING, STORAGE, FILES, SCATTER, MEASURED, NONE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputTime:
+class InputTime(Struct, frozen=True, kw_only=True):
     """Time of the input of one step.
 
     Parameters

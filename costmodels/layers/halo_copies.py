@@ -11,9 +11,10 @@ put there. Each side is packed and unpacked on a stream of its own, one dim afte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.communication.halo import Halo, halo_exchange
@@ -25,8 +26,7 @@ from costmodels.step.machine import Machine
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HaloCopies:
+class HaloCopies(Struct, frozen=True, kw_only=True, eq=False):
     """Copies around the halo exchange of a pass, each an array over candidates.
 
     Parameters

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.communication.halo import Halo, halo_exchange
@@ -42,8 +42,7 @@ def _replaced(extents: tuple[Floats, ...], place: int, extent: Floats) -> tuple[
     return (*extents[:place], extent, *extents[place + 1 :])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HaloWork:
+class HaloWork(Struct, frozen=True, kw_only=True, eq=False):
     """A pass that needs a halo, as it runs; each an array over candidates.
 
     Parameters

@@ -8,9 +8,8 @@ the rest of the backward pass (see `costmodels.step.timeline`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
@@ -34,8 +33,7 @@ Floats = NDArray[np.float64]
 WORKSPACE_LIMIT = 256 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerCosts:
+class LayerCosts(Struct, frozen=True, kw_only=True, eq=False):
     """Costs of one layer, each an array over its candidates.
 
     Parameters
@@ -115,17 +113,17 @@ class LayerCosts:
     def take(self, indices: NDArray[np.int64]) -> LayerCosts:
         """The costs of some of the candidates."""
         taken = {}
-        for item in fields(LayerCosts):
-            value = getattr(self, item.name)
-            taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
+        for name in LayerCosts.__struct_fields__:
+            value = getattr(self, name)
+            taken[name] = value[:, indices] if name == "sources" else value[indices]
         return LayerCosts(**taken)
 
     def joined(self, more: LayerCosts) -> LayerCosts:
         """The costs of these candidates and of others behind them."""
         joined = {}
-        for item in fields(LayerCosts):
-            pair = [getattr(self, item.name), getattr(more, item.name)]
-            joined[item.name] = np.concatenate(pair, axis=1 if item.name == "sources" else 0)
+        for name in LayerCosts.__struct_fields__:
+            pair = [getattr(self, name), getattr(more, name)]
+            joined[name] = np.concatenate(pair, axis=1 if name == "sources" else 0)
         return LayerCosts(**joined)
 
     @property

@@ -6,9 +6,8 @@ is hidden within a layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
@@ -39,8 +38,7 @@ NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
 MANY = 64
 
 
-@dataclass(slots=True)
-class Computation:
+class Computation(Struct):
     """Local computation of a layer. [s]"""
 
     forward: Floats
@@ -51,7 +49,7 @@ class Computation:
 
     def take(self, places: NDArray[np.int64]) -> Computation:
         """That of candidates at these places."""
-        rows = (getattr(self, one.name) for one in fields(self))
+        rows = (getattr(self, name) for name in self.__struct_fields__)
         return Computation(*(row.take(places, axis=-1) for row in rows))
 
 
@@ -164,8 +162,7 @@ def _computation(
     return Computation(forward, backward_data, backward_weight, update, by_source)
 
 
-@dataclass(slots=True)
-class ExposedHalos:
+class ExposedHalos(Struct):
     """What the halo exchange of the passes exposes, and what each pass receives. [s], [B]
 
     `slabs_forward` and `slabs_backward` are what of that is computation, `joined_forward` and
@@ -233,8 +230,7 @@ def exposed_halos(
     )
 
 
-@dataclass(slots=True)
-class LayerReductions:
+class LayerReductions(Struct):
     """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]
 
     `summed_forward` and `summed_backward` are the all-reduces that take their place where all of

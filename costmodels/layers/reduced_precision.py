@@ -14,9 +14,8 @@ tensor that the cast read, which goes unless another layer reads it again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.compute import Work

@@ -17,9 +17,10 @@ sharers hold in common beyond the owner's block is counted for each of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.communication.lacking import lacking_part
@@ -40,8 +41,7 @@ Ints = NDArray[np.int64]
 _WEIGHT_AXES = ("sample", "row", "column")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedBlock:
+class SharedBlock(Struct, frozen=True, kw_only=True):
     """What a sharer of a weight adds under one distribution of it and one of the owner.
 
     Parameters
@@ -69,8 +69,7 @@ class SharedBlock:
     exchange_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SharedWeight:
+class SharedWeight(Struct, frozen=True, kw_only=True, eq=False):
     """What a sharer of a weight adds, by how the owner and the sharer are distributed.
 
     Distributions that cut the weight alike and sum its gradient over as many ranks share a row.
@@ -154,8 +153,7 @@ def within_whole(whole: float, held: float, blocks: Sequence[SharedBlock]) -> li
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Blocks:
+class _Blocks(Struct, frozen=True, kw_only=True, eq=False):
     """The distinct ways to hold a weight that one of its users has.
 
     Parameters

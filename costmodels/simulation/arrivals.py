@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from costmodels.simulation.buckets import Group, unit_of
 from costmodels.simulation.execution import Queue
@@ -19,8 +20,7 @@ from costmodels.step.training import Training
 _COMPUTES = ("forward", "recompute", "backward", "backward of weight")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shards:
+class Shards(Struct, frozen=True, kw_only=True, dict=True):
     """What a rank has of the weights of a stage.
 
     Parameters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.graph import Layer
 from costmodels.simulation.pieces import Piece
@@ -15,8 +16,7 @@ from costmodels.strategy import MemoryConfig
 Group = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientBucket:
+class GradientBucket(Struct, frozen=True, kw_only=True):
     """Gradients that travel together.
 
     Parameters

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.simulation.execution import ExecutionGraph, Queue, Task

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from costmodels.simulation.parts import Breakdown
 
@@ -126,8 +127,7 @@ class Task(NamedTuple):
     inside: Inside | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class Role(Struct, frozen=True, kw_only=True):
     """Devices that do the same.
 
     Parameters
@@ -160,8 +160,7 @@ class Role:
     host_memory: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fusion:
+class Fusion(Struct, frozen=True, kw_only=True):
     """How ready gradients are put together while the step runs (Horovod's tensor fusion).
 
     Parameters
@@ -185,8 +184,7 @@ class Fusion:
     received: Callable[[int], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionGraph:
+class ExecutionGraph(Struct, frozen=True, kw_only=True):
     """All tasks of one or more steps.
 
     Parameters

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.simulation.runtime_files import build_runtime

@@ -12,7 +12,8 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.simulation.execution import ASYNCHRONOUS, ExecutionGraph, Queue
 from costmodels.simulation.ledger import Ledger
@@ -24,8 +25,7 @@ _ASYNC = tuple(int(queue) for queue in ASYNCHRONOUS)
 _ASYNC_FIRST, _COMPUTE_FIRST = (*_ASYNC, _COMPUTE), (_COMPUTE, *_ASYNC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behaviour:
+class Behaviour(Struct, frozen=True, kw_only=True):
     """What slows operations down while they run.
 
     Parameters
@@ -40,8 +40,7 @@ class Behaviour:
     sharing: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TaskTimes:
+class TaskTimes(Struct, frozen=True, kw_only=True, eq=False):
     """When every task ran.
 
     Parameters

@@ -11,9 +11,11 @@ share with the collectives inside of a pass is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.simulation.breakdown import break_down, merged, uncovered
 from costmodels.simulation.execution import (
@@ -89,8 +91,7 @@ class _Most(NamedTuple):
     held: Held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Alone:
+class _Alone(Struct, frozen=True, kw_only=True):
     """The passes of a stage, run one after the other by themselves.
 
     Parameters

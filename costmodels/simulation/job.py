@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.cluster import Cluster
 from costmodels.compute import ComputeModel
@@ -12,8 +12,7 @@ from costmodels.step.training import Training
 from costmodels.strategy import Strategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class Job(Struct, frozen=True, kw_only=True, eq=False):
     """A step to simulate.
 
     Parameters

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 
 from costmodels.communication.layout import Layouts
 from costmodels.communication.movement import Movement, movement
@@ -64,8 +64,7 @@ def _moves(source: Layouts, target: Layouts, topology: Topology) -> Movement:
     return known[key]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """Communication that takes a tensor to another layout.
 
     Parameters

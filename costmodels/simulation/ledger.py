@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.simulation.execution import Role, Task, TensorKey
 from costmodels.step.memory import HOLDERS, PeakMemory
@@ -13,8 +14,7 @@ from costmodels.step.memory import HOLDERS, PeakMemory
 STEP_TAG = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTensor:
+class HeldTensor(Struct, frozen=True, kw_only=True):
     """A tensor that is in memory when most is.
 
     Parameters

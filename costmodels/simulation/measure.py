@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.simulation.breakdown import Interval, break_down, merged, uncovered
 from costmodels.simulation.execution import HOST_QUEUES, ExecutionGraph, Queue
@@ -16,8 +17,7 @@ from costmodels.step.memory import PeakMemory
 NUM_HELD = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleUse:
+class RoleUse(Struct, frozen=True, kw_only=True):
     """One role in a step.
 
     Parameters
@@ -64,8 +64,7 @@ class RoleUse:
         return self.memory.total - self.capacity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedStep:
+class SimulatedStep(Struct, frozen=True, kw_only=True, eq=False):
     """A simulated step.
 
     Parameters

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 COMPUTATION = ("compute", "update", "slowdown")
 COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient", "host")
@@ -11,8 +12,7 @@ COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient", "host"
 CAUSES = (*COMPUTATION, *COMMUNICATION, "idle")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True, kw_only=True):
     """A step of a role by cause.
 
     Parameters

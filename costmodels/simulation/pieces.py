@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
@@ -23,8 +24,7 @@ from costmodels.step.machine import Machine
 _NO_BYTES = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True, eq=False):
     """One layer under one distribution.
 
     Parameters

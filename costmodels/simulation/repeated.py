@@ -10,7 +10,7 @@ micro-batches may take longer, so that the whole step is run.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from costmodels.simulation.compiler import FEWEST_FOLDED, Compiler
 from costmodels.simulation.executor import Behaviour

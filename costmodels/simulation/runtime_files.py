@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from functools import cache, partial
 from importlib import resources
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.simulation.runtimes import Runtime
@@ -48,7 +48,7 @@ def built_in_runtimes() -> dict[str, Runtime]:
 def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
     """Runtimes from the tables of a file; quantities carry their units and are converted here."""
     rows = parse_toml(text, file)
-    names = tuple(item.name for item in fields(Runtime) if item.name != "name")
+    names = tuple(name for name in Runtime.__struct_fields__ if name != "name")
     tables: dict[str, Mapping[str, Any]] = {}
     for name, row in rows.items():
         if not isinstance(row, dict):
@@ -137,7 +137,7 @@ def load_runtime(name: str, **changes: object) -> Runtime:
             f"'{name}'",
             "choose one",
         )
-    names = {item.name for item in fields(Runtime)}
+    names = set(Runtime.__struct_fields__)
     for key in changes:
         if key not in names:
             raise InputError(

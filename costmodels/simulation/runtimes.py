@@ -6,7 +6,7 @@ The compiler reads these fields; no runtime has code of its own. A new runtime i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.errors import InputError, require_between
 from costmodels.graph import FUSIONS
@@ -34,8 +34,7 @@ COPY = 0.44
 COMMUNICATOR = 392.0 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class Runtime(Struct, frozen=True, kw_only=True):
     """How a framework runs a step.
 
     Parameters

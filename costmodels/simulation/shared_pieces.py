@@ -7,7 +7,8 @@ is in another stage.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution, one_candidate, split_dims

@@ -7,9 +7,10 @@ again, right before the backward pass of its segment, for the backward passes of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.communication.layout import Layouts
 from costmodels.communication.patterns import NOTHING, SEND_RECV, Pattern
@@ -27,8 +28,7 @@ ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
 _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num_bytes=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JobView:
+class JobView(Struct, frozen=True, kw_only=True, eq=False):
     """What the stages of a job must know of each other.
 
     Parameters

@@ -8,8 +8,9 @@ slower links. So every group has such a task, and all of these wait for what any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.simulation.compiler import Compiler

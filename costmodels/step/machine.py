@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel
 from costmodels.step.training import Training
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """Everything that costs depend on besides the layer: links, device and training options."""
 
     topology: Topology

@@ -13,7 +13,8 @@ weights of every layer, nothing shared.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.graph import Graph
 
@@ -29,8 +30,7 @@ HOLDERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMemory:
+class LayerMemory(Struct, frozen=True, kw_only=True):
     """Local sizes of one layer under its distribution. [B]
 
     Parameters
@@ -65,8 +65,7 @@ class LayerMemory:
     buffer: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakMemory:
+class PeakMemory(Struct, frozen=True, kw_only=True):
     """The most memory that a device holds at once.
 
     Parameters

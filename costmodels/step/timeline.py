@@ -9,9 +9,9 @@ when no gradient is left for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from costmodels.communication.collectives import all_reduce_time
@@ -24,8 +24,7 @@ HUGE = 1e15
 SMALL_PART = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerStep:
+class LayerStep(Struct, frozen=True, kw_only=True):
     """One layer as it takes part in a step.
 
     Parameters
@@ -48,8 +47,7 @@ class LayerStep:
     exchange: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """Time of a step and of its gradient all-reduces.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.compute import ATTENTION_KERNELS
@@ -19,8 +19,7 @@ MEMORY_MODELS = ("liveness", "retained", "paradl")
 EXECUTIONS = ("eager", "compiled", "captured")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """Options of a training step.
 
     Parameters

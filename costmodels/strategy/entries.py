@@ -7,7 +7,8 @@ depend on the graph. Every entry has a label, by which error messages call it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.errors import InputError
 from costmodels.strategy.strategy import SCHEDULES, check_offloaded
@@ -15,8 +16,7 @@ from costmodels.strategy.strategy import SCHEDULES, check_offloaded
 DEFAULTS = ("data", "replicated")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageEntry:
+class StageEntry(Struct, frozen=True, kw_only=True):
     """A pipeline stage.
 
     Parameters
@@ -37,8 +37,7 @@ class StageEntry:
     label: str = "a stage"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerEntry:
+class LayerEntry(Struct, frozen=True, kw_only=True):
     """How layers are split: Proteus's computation config.
 
     Parameters
@@ -66,8 +65,7 @@ class LayerEntry:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubgraphEntry:
+class SubgraphEntry(Struct, frozen=True, kw_only=True):
     """What holds for all layers below a node of the tree; None is nothing said.
 
     Parameters
@@ -93,8 +91,7 @@ class SubgraphEntry:
     label: str = "a subgraph entry"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     """A strategy as it is written down.
 
     Parameters

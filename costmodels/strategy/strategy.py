@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.distribution import Distribution, devices_at_work, limit_reason
 from costmodels.errors import InputError
@@ -22,8 +23,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 OFFLOADED = ("activations", "weights", "optimizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Struct, frozen=True, kw_only=True):
     """In which order a stage works on its micro-batches.
 
     Parameters
@@ -64,8 +64,7 @@ class Schedule:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryConfig:
+class MemoryConfig(Struct, frozen=True, kw_only=True):
     """Which tensors of a layer's weight are cut over the ranks that hold the same weight (ZeRO).
 
     Parameters
@@ -83,8 +82,7 @@ class MemoryConfig:
     shard_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(Struct, frozen=True, kw_only=True):
     """Layers that one group of devices runs.
 
     Parameters
@@ -116,8 +114,7 @@ class Stage:
         return self.first_device, self.first_device + self.num_devices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchShare:
+class BatchShare(Struct, frozen=True, kw_only=True):
     """What the replicas on one group of hosts work on, where not all have as many samples.
 
     Parameters
@@ -164,8 +161,7 @@ def check_offloaded(what: tuple[str, ...]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(Struct, frozen=True, kw_only=True):
     """How a network is trained on some devices.
 
     Parameters

@@ -12,7 +12,8 @@ mixture over ranks that have other samples, or other parts of the sequence, else
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
@@ -83,8 +84,7 @@ def tensor_dims(graph: Graph) -> dict[str, str]:
     return dims
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Grid(Struct, frozen=True, kw_only=True):
     """Ways of each axis of parallelism at each level of a stage, from the inside out. [ways]
 
     Parameters

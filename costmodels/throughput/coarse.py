@@ -18,10 +18,10 @@ Beyond the paper, all of which vanishes in its own cases:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.throughput.mva import (
@@ -40,8 +40,7 @@ UTILISATION_THRESHOLD = 0.6
 """rho_T: what the paper found best on its GPU clusters; 0.5 on its CPU cluster."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class Predicted(Struct, frozen=True, kw_only=True):
     """What a coarse-grained model predicts.
 
     Parameters

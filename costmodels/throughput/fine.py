@@ -26,10 +26,10 @@ What the paper leaves open or measures, and how it is taken here:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.errors import InputError
@@ -48,8 +48,7 @@ VARIATION = 0.02
 """Coefficient of variation of the computation of a step: an assumption, a few percent at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedThroughput:
+class SimulatedThroughput(Struct, frozen=True, kw_only=True):
     """What simulations found.
 
     Parameters

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.errors import InputError
@@ -29,8 +29,7 @@ MAX_POPULATIONS = 200_000
 _TOLERANCE, _MAX_ROUNDS = 1e-12, 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solution:
+class Solution(Struct, frozen=True, kw_only=True, eq=False):
     """Mean values at the full population; rows are classes, columns stations.
 
     Parameters

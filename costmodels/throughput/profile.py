@@ -9,10 +9,10 @@ that come back, and that computation of one worker does not disturb another.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
 from costmodels.errors import InputError
@@ -26,8 +26,7 @@ def _nothing() -> Floats:
     return np.zeros(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkerProfile:
+class WorkerProfile(Struct, frozen=True, kw_only=True, eq=False):
     """One step of one kind of worker; arrays hold the layers in the order of the forward pass.
 
     Parameters
@@ -67,7 +66,7 @@ class WorkerProfile:
                 )
             array = np.array(np.broadcast_to(value, count))
             array.flags.writeable = False
-            object.__setattr__(self, name, array)
+            structs.force_setattr(self, name, array)
         if not (math.isfinite(self.samples) and self.samples > 0):
             raise InputError(
                 f"the worker {self.name} must train on more than 0 samples a step but trains on "
@@ -136,8 +135,7 @@ class WorkerProfile:
         return WorkerProfile(name=self.name, samples=self.samples, **joined)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerClass:
+class WorkerClass(Struct, frozen=True, kw_only=True):
     """Identical workers.
 
     Parameters
@@ -159,8 +157,7 @@ class WorkerClass:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """How workers reach each other and the parameter servers.
 
     Every worker and every server has one link of the same bandwidth in each direction. Several

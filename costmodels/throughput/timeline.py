@@ -7,9 +7,8 @@ chains, in which an operation starts when the one before it is over and what it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.throughput.profile import WorkerProfile
@@ -32,8 +31,7 @@ def chain(ready: Floats, durations: Floats) -> Floats:
     return ends
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkerTimeline:
+class WorkerTimeline(Struct, frozen=True, kw_only=True, eq=False):
     """The chains of one kind of worker; arrays over layers with parameters.
 
     Parameters

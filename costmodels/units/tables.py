@@ -11,10 +11,10 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from costmodels.errors import InputError, closest, printable
 
@@ -146,8 +146,7 @@ def _cleaned(value: Any, depth: int) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldFault:
+class FieldFault(Struct, frozen=True, kw_only=True):
     """Fields that a table of a file lacks, and those that it should not have.
 
     Parameters

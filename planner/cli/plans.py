@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from planner.cli.completion import complete, complete_model
 from planner.cli.options import command_line, input_options, inputs_of
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from planner.plan import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOutputs:
+class PlanOutputs(Struct, frozen=True, kw_only=True):
     """What to write and to show of a plan.
 
     Parameters

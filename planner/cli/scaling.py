@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
 
 from planner.cli.completion import complete_model
 from planner.cli.failures import INFEASIBLE, UNSOLVED, Failure
@@ -46,8 +47,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledPlan:
+class ScaledPlan(Struct, frozen=True, kw_only=True):
     """The answer for one number of GPUs.
 
     Parameters
@@ -122,8 +122,7 @@ def scale_command(
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class ScalingTable:
+class ScalingTable(Struct, kw_only=True):
     """The answers so far, shown and written as they come.
 
     Parameters

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from planner.cli.completion import complete
 
@@ -16,8 +16,7 @@ _Command = Callable[..., Any]
 STDOUT = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """How a result is shown on standard output.
 
     Parameters

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from planner.cli.completion import complete, complete_model
 from planner.cli.options import input_options, inputs_of
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from planner.simulation.result import Simulation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationOutputs:
+class SimulationOutputs(Struct, frozen=True, kw_only=True):
     """What to write and to show of a simulation.
 
     Parameters

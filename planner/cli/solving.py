@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from costmodels.errors import plain
 from planner.cli.completion import complete, complete_solver
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from search.problem import Assignment, Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class Solved(Struct, frozen=True, kw_only=True):
     """An answer to a problem file.
 
     Parameters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.cluster import Device, list_devices, load_device
 from costmodels.errors import InputError
@@ -13,8 +14,7 @@ from planner.request.inputs.counts import parse_counts
 MAX_WORKERS = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class Mix(Struct, frozen=True, kw_only=True):
     """Kinds of workers.
 
     Parameters

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.throughput import (
     FIRST_COME,
@@ -26,8 +28,7 @@ from planner.request.request import Request
 assert ("auto", PROCESSOR_SHARING, FIRST_COME) == SHARING_RULES, "requests name the same rules"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictor:
+class Predictor(Struct, frozen=True, kw_only=True):
     """How to predict; the same for all numbers of workers.
 
     Parameters

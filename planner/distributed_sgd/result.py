@@ -8,8 +8,11 @@ that leave some out, the workers between two of them share what they add.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from costmodels.throughput import Predicted, SimulatedThroughput
 
@@ -19,8 +22,7 @@ PART = 0.1
 """Relative difference from which on the two models are said to part."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerKind:
+class WorkerKind(Struct, frozen=True, kw_only=True):
     """One kind of worker as it is on its own.
 
     Parameters
@@ -46,8 +48,7 @@ class WorkerKind:
     host_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputRow:
+class ThroughputRow(Struct, frozen=True, kw_only=True):
     """Predictions for one number of workers.
 
     Parameters
@@ -129,7 +130,7 @@ class Throughput:
 
     def as_dict(self) -> dict[str, object]:
         """Everything, as plain data."""
-        facts: dict[str, Any] = asdict(self)
+        facts: dict[str, Any] = msgspec.to_builtins(self)
         for row, given in zip(facts["rows"], self.rows, strict=True):
             row["difference"], row["part"] = given.difference, given.part
         return facts

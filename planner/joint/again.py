@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.graph import Graph
@@ -16,8 +16,7 @@ from costmodels.simulation.segments import blocks_of_layers
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Again:
+class Again(Struct, frozen=True, kw_only=True, eq=False):
     """What is computed again, layer by layer.
 
     Parameters

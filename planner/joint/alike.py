@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate

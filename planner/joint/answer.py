@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache, partial
+
+from msgspec.structs import replace
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer

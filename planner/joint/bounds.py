@@ -7,10 +7,11 @@ memory; docs/joint-search.md has the proofs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.joint.as_cut import BoundsAsCut
@@ -37,8 +38,7 @@ from planner.simulation.run import waiting_time
 Floats = NDArray[np.float64]
 
 
-@dataclass(kw_only=True, eq=False)
-class ChoiceBounds:
+class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
     """Bounds of choices by what they cannot avoid.
 
     Parameters

@@ -5,10 +5,13 @@ Every choice is a `Degrees`; what a machine, a batch or a network cannot have is
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -26,8 +29,7 @@ LARGEST_MICRO_BATCH = 64
 SHORTEST_PART = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """One point of the global space.
 
     Parameters
@@ -110,7 +112,7 @@ class Choice:
     @property
     def degrees(self) -> Degrees:
         """The choice as it is asked for by hand."""
-        return replace(
+        return dataclasses.replace(
             self.inside,
             dp=self.dp,
             pp=self.pp,
@@ -127,7 +129,7 @@ class Choice:
 
 @cache
 def _computing(inside: Degrees, again: str) -> Degrees:
-    return replace(inside, recompute=again)
+    return dataclasses.replace(inside, recompute=again)
 
 
 def with_any_recomputation(choice: Choice, again: Sequence[str]) -> Iterator[Choice]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.errors import ContradictionError
 from planner.joint.choices import SHORTEST_PART, Choice, num_blocks
@@ -27,8 +29,7 @@ _RULES: Mapping[str, str] = {
 _MOST_VALUES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(Struct, frozen=True):
     """One thing that is held fixed or ruled out.
 
     Parameters

@@ -7,13 +7,15 @@ in as many parts as it has chunks. A plan states what its simulation shows, not 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.simulation import Runtime
@@ -49,8 +51,7 @@ HOPELESS = 0.5
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """A global choice and what it is expected to cost.
 
     Parameters
@@ -350,4 +351,4 @@ def _quickest(rows: Sequence[Estimate]) -> Estimate:
 @cache
 def _among(split: Degrees, ranks: int) -> Degrees:
     """A split with other ranks of context parallelism."""
-    return replace(split, cp=ranks)
+    return dataclasses.replace(split, cp=ranks)

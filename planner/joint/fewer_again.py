@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
@@ -51,7 +53,7 @@ def with_fewer_again(
         again = one.choice.inside.recompute == "full" and estimates.most_again(one.choice) > 1
         if not again or one.memory > capacity:
             continue
-        inside = replace(one.choice.inside, recompute="none")
+        inside = dataclasses.replace(one.choice.inside, recompute="none")
         nothing = alone.get(replace(one.choice, inside=inside, blocks=()))
         if nothing is not None and nothing.memory > capacity:
             rows.append((nothing.seconds, one))

@@ -6,10 +6,13 @@ are known to cost; those that may be faster are asked for in full, the most prom
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from planner.errors import InfeasibleError
 from planner.joint.activations import LeastOfStages
@@ -139,7 +142,8 @@ class FewerGpus:
             stopped = stopped or "time limit"
         if isinstance(plan, InfeasibleError) or not stopped:
             return plan
-        return replace(plan, search=replace(plan.search, stopped_by=stopped))
+        search = replace(plan.search, stopped_by=stopped)
+        return dataclasses.replace(plan, search=search)
 
     def _is_faster(self, near: Sequence[Choice], part: Setting, seconds: float) -> bool:
         """Whether any that is estimated to be about as fast is faster when it is simulated.

@@ -5,12 +5,14 @@ The first stages hold more micro-batches under way than the last ones: with fewe
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
@@ -92,7 +94,8 @@ def _fitting(
         yield whole
     if not partly or one.choice.inside.recompute != "none":
         return
-    again = replace(one.choice, inside=replace(one.choice.inside, recompute="full"))
+    inside = dataclasses.replace(one.choice.inside, recompute="full")
+    again = replace(one.choice, inside=inside)
     most = len(estimates.cuts.first) - again.pp
     least, low, high = _besides(estimates), 1, most + 1
     while low < high:
@@ -107,8 +110,7 @@ def _fitting(
             yield other
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Loads:
+class Loads(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """What blocks of a choice take and hold; sums of all before each one, and of all in the end.
 
     Parameters

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster
 from planner.errors import ConflictError, InfeasibleError
@@ -35,7 +37,7 @@ def pareto_request(request: Request, watch: Watch | None = None, *, spent: float
         )
     options = SearchOptions(time_limit=request.time_limit, watch=watch)
     deadline = Deadline(request.time_limit).earlier(spent)
-    setting = resolve(replace(request, gpus=counts[0]))
+    setting = resolve(dataclasses.replace(request, gpus=counts[0]))
     return front(setting, options, deadline, wishes_of(request))
 
 
@@ -65,7 +67,7 @@ def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0
     """
     cluster = find_cluster(request.cluster)
     counts = sorted(set(_asked_counts(request, cluster)))
-    asked = replace(
+    asked = dataclasses.replace(
         request,
         counts=tuple(counts),
         strong=request.global_batch_size is not None,
@@ -87,7 +89,7 @@ def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0
         raise failure
     if failure is not None and failure.stopped_by == "time limit":
         search = replace(points[-1].search, stopped_by=failure.stopped_by)
-        points[-1] = replace(points[-1], search=search)
+        points[-1] = dataclasses.replace(points[-1], search=search)
     return points[::-1]
 
 

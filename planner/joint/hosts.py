@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster
 from costmodels.communication.topology import Topology
@@ -46,7 +48,9 @@ def _on_cluster(setting: Setting, cluster: Cluster, gpus: int) -> Setting:
         cluster=cluster,
         gpus=gpus,
         machine=replace(setting.machine, topology=topology),
-        request=None if request is None else replace(request, cluster=cluster, gpus=gpus),
+        request=None
+        if request is None
+        else dataclasses.replace(request, cluster=cluster, gpus=gpus),
     )
 
 

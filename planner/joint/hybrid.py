@@ -5,9 +5,11 @@ Known as hybrid sharding. Its gradients are reduced over those ranks, and summed
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from planner.joint.choices import Choice, divisors
 from planner.joint.estimate import Estimate, Estimates
@@ -90,7 +92,7 @@ def _fitting_again(estimates: Estimates, choice: Choice) -> list[Estimate]:
     """
     if estimates.most_again(choice) < 1:
         return []
-    again = replace(choice.inside, recompute="full")
+    again = dataclasses.replace(choice.inside, recompute="full")
     full = estimates.of(replace(choice, inside=again, again=0))
     if full.memory > estimates.setting.cluster.device.memory:
         return []

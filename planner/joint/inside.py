@@ -7,14 +7,15 @@ does recomputation, which runs forward passes again and keeps less.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.simulation import Compiler, Job, Queue, Runtime
@@ -113,7 +114,7 @@ class Insides:
         """
         key = (degrees, samples)
         if key not in self.known:
-            self._cost(replace(degrees, recompute="none"), samples)
+            self._cost(dataclasses.replace(degrees, recompute="none"), samples)
         return self.known[key]
 
     def partly(self, choice: Choice, starts: Sequence[int]) -> MicroBatch:
@@ -160,7 +161,7 @@ class Insides:
         }
         for what, rows in again.items():
             anew = whole.forward * rows.computed
-            self.known[replace(degrees, recompute=what), samples] = replace(
+            self.known[dataclasses.replace(degrees, recompute=what), samples] = replace(
                 whole,
                 backward=whole.backward + anew,
                 computed=whole.computed + anew,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.distribution import Distribution
 from planner.joint.choices import Choice
@@ -15,8 +16,7 @@ from planner.planning.decision.finals import SIMPLER_WITHIN
 from planner.planning.staged import StagedStep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSplits:
+class KnownSplits(Struct, frozen=True, kw_only=True):
     """What the search of splits alone came to.
 
     Parameters

@@ -8,9 +8,10 @@ holds at a price: from none, which gives the fastest splits, to so much that lit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct, field
 
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
@@ -29,8 +30,7 @@ from search.problem.problem import costs_and_peaks
 WIDE_WORK = 1.0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class LayerSplits:
+class LayerSplits(Struct, kw_only=True, eq=False):
     """Splits of all layers at one size of micro-batches.
 
     Parameters

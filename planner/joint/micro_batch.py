@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
@@ -13,8 +13,7 @@ from planner.joint.choices import Choice
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MicroBatch:
+class MicroBatch(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One micro-batch of a replica on the devices of tensor, context and expert parallelism.
 
     Rows are the layers of the whole network in the order of the forward pass.

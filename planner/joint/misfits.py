@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.strategy import Strategy
 from planner.joint.activations import LeastOfStages
@@ -12,8 +13,7 @@ from planner.joint.estimate import ROUNDING
 from planner.request.setting import Setting
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Misfits:
+class Misfits(Struct, kw_only=True, eq=False):
     """What of one question is not simulated, since it would not fit.
 
     Parameters

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from planner.joint.estimate import Estimate
 from planner.joint.misfits import Misfits
 from planner.planning.staged import StagedStep
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Misjudged:
+class Misjudged(Struct, kw_only=True, eq=False):
     """Errors of estimates.
 
     Parameters

@@ -7,10 +7,13 @@ each group is fast; and some groups alone, the others idle.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_seconds
@@ -49,8 +52,7 @@ MOST_SIMULATED = 4
 MARGIN = 0.05
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class MixedSearch:
+class MixedSearch(Struct, kw_only=True, eq=False):
     """The search for one question on several groups of hosts.
 
     Parameters
@@ -226,7 +228,9 @@ class MixedSearch:
         if isinstance(best, Plan):
             said = tuple(words(note) for note in notes)
             search = replace(best.search, **certificate)
-            return replace(best, search=search, fallbacks=(*best.fallbacks, *said), idle_gpus=idle)
+            return dataclasses.replace(
+                best, search=search, fallbacks=(*best.fallbacks, *said), idle_gpus=idle
+            )
         plan = plan_of_stages(
             best,
             SearchSummary(
@@ -240,7 +244,7 @@ class MixedSearch:
             notes=notes,
             baselines=tuple(one.baseline for one in self._usual()),
         )
-        return replace(plan, idle_gpus=idle)
+        return dataclasses.replace(plan, idle_gpus=idle)
 
     def _usual(self) -> Sequence[UsualTrial]:
         """The usual ways to train on all of the hosts, of which none is faster than the plan."""
@@ -313,9 +317,9 @@ def fastest_splits(found: JointResult, capacity: float, *, attends: bool) -> lis
     most = capacity * (1.0 + MEMORY_MARGIN)
     splits: dict[Degrees, None] = {}
     for one in sorted(found.estimates, key=lambda one: (one.memory > most, one.seconds)):
-        splits.setdefault(replace(one.choice.inside, recompute="none"))
+        splits.setdefault(dataclasses.replace(one.choice.inside, recompute="none"))
         if len(splits) == MOST_SPLITS:
             break
     splits.setdefault(Degrees())
     again = RECOMPUTATIONS if attends else ("none", "full")
-    return [replace(split, recompute=what) for split in splits for what in again]
+    return [dataclasses.replace(split, recompute=what) for split in splits for what in again]

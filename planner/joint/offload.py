@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.compute.work import TRAFFIC
@@ -81,8 +82,7 @@ def least_copied(setting: Setting, choice: Choice, parameters: float) -> float:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRates:
+class HostRates(Struct, frozen=True, kw_only=True):
     """What the memory of the hosts and the links to it take.
 
     Parameters
@@ -171,8 +171,7 @@ class HostRates:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Copies:
+class Copies(Struct, frozen=True, kw_only=True, eq=False):
     """What a device copies for each layer of the network.
 
     Parameters

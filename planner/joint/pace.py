@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.simulation import micro_batches_run
 from planner.joint.choices import Choice
@@ -25,8 +26,7 @@ ASSEMBLY = 0.6
 FEW_LAID_OUT = 4
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Pace:
+class Pace(Struct, kw_only=True, eq=False):
     """The time of simulations.
 
     Parameters

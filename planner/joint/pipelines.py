@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import send_recv_time
@@ -45,8 +46,7 @@ LEAST_BALANCED = 0.95
 SIMILAR = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedPipeline:
+class GroupedPipeline(Struct, frozen=True, kw_only=True):
     """A pipeline whose stages lie on groups of hosts, one group after the other.
 
     Parameters

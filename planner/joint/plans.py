@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
@@ -98,7 +100,7 @@ def joint_single(single: Plan, found: JointResult) -> Plan:
         note = Note.of("splits-are-simpler", seconds=format_seconds(least), gain=gain)
         said = (*said, words(note))
     search = replace(plan.search, num_choices=found.num_choices)
-    return replace(plan, search=search, fallbacks=said)
+    return dataclasses.replace(plan, search=search, fallbacks=said)
 
 
 def stopped_plan(plan: Plan, stopped_by: str) -> Plan:
@@ -107,7 +109,7 @@ def stopped_plan(plan: Plan, stopped_by: str) -> Plan:
         return plan
     said = words(Note.of("search-stopped", reason=stopped_by))
     search = replace(plan.search, stopped_by=stopped_by)
-    return replace(plan, search=search, fallbacks=(*plan.fallbacks, said))
+    return dataclasses.replace(plan, search=search, fallbacks=(*plan.fallbacks, said))
 
 
 def with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
@@ -142,12 +144,12 @@ def left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
         plan = bounded_by(plan, other)
         # others are compared with as they are on all GPUs, if any can use them
         if any(one.step_time_s for one in other.baselines):
-            plan = replace(plan, baselines=other.baselines)
-    return replace(plan, idle_gpus=idle)
+            plan = dataclasses.replace(plan, baselines=other.baselines)
+    return dataclasses.replace(plan, idle_gpus=idle)
 
 
 def bounded_by(plan: Plan, other: Plan) -> Plan:
     """A plan with a bound that holds for what another one is the answer to as well."""
     found = bounded(plan, other.search.lower_bound_s)
     choices = plan.search.num_choices + other.search.num_choices
-    return replace(found, search=replace(found.search, num_choices=choices))
+    return dataclasses.replace(found, search=replace(found.search, num_choices=choices))

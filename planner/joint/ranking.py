@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.errors import InputError
 from planner.joint.choices import Choice
@@ -24,8 +25,7 @@ Row = tuple[float, Choice]
 Rows = Sequence[Row]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Ranking:
+class Ranking(Struct, kw_only=True, eq=False):
     """Estimates of the choices of one question.
 
     Parameters

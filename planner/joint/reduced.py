@@ -8,7 +8,9 @@ represented by those of the block before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.graph import Graph, LayerSpec, Network
 from costmodels.simulation.buckets import unit_of
@@ -16,8 +18,7 @@ from costmodels.simulation.buckets import unit_of
 Form = tuple[tuple[object, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
+class Reduced(Struct, frozen=True, kw_only=True):
     """A network of distinct blocks.
 
     Parameters

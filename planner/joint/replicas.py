@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime
@@ -36,8 +37,7 @@ ROUNDS = 3
 MOST_GATHERED = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnevenReplicas:
+class UnevenReplicas(Struct, frozen=True, kw_only=True):
     """Replicas with uneven samples.
 
     Parameters

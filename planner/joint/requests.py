@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
@@ -55,7 +57,7 @@ def optimize_request(
         dump_problem=request.dump_problem,
     )
     if request.runtime is None and request.framework is not None:
-        request = replace(request, runtime=FRAMEWORKS[request.framework].runtime)
+        request = dataclasses.replace(request, runtime=FRAMEWORKS[request.framework].runtime)
     setting = resolve(request)
     wishes = replace(wishes_of(request), attends=is_transformer(setting.graph))
     wishes.check(setting.machine.training)
@@ -88,10 +90,10 @@ def scale_request(
     cluster = find_cluster(request.cluster)
     counts = gpu_counts(request, cluster)
     if request.cluster is not None:
-        request = replace(request, cluster=cluster)
+        request = dataclasses.replace(request, cluster=cluster)
     # files are read once, and not for each number of GPUs
-    request = replace(request, source=find_network(request), counts=counts)
-    setting = resolve(replace(request, gpus=counts[0]))
+    request = dataclasses.replace(request, source=find_network(request), counts=counts)
+    setting = resolve(dataclasses.replace(request, gpus=counts[0]))
     return _plans_of_sizes(request, counts, setting, watch, spent=spent)
 
 
@@ -122,9 +124,9 @@ def _plans_of_sizes(
         if request.time_limit is not None:
             # the first is asked in any case, for what can be had at once
             share = max(whole - spent, SHORTEST * whole) / (len(counts) - place)
-            request = replace(request, time_limit=share)
+            request = dataclasses.replace(request, time_limit=share)
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
-        sized = replace(request, gpus=count, global_batch_size=size)
+        sized = dataclasses.replace(request, gpus=count, global_batch_size=size)
         try:
             answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
         except InfeasibleError as error:
@@ -132,7 +134,7 @@ def _plans_of_sizes(
         spent += time.monotonic() - began
         if request.global_batch_size is None and isinstance(answer, Plan):
             chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
-            answer = replace(answer, defaults=(*answer.defaults, chosen))
+            answer = dataclasses.replace(answer, defaults=(*answer.defaults, chosen))
         yield answer
         if was_interrupted(answer):
             return

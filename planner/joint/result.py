@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.errors import ContradictionError
 from planner.joint.choices import Choice
@@ -13,8 +15,7 @@ from planner.planning.staged import StagedStep
 from search.problem.notes import Note
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JointResult:
+class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     """What a joint search came to.
 
     Parameters

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec.structs import replace
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.joint.choices import Choice
 from planner.joint.cuts import WORTH_BALANCING
@@ -47,8 +49,7 @@ def shift_blocks(simulations: Simulations, ranked: Sequence[Estimate], bound: fl
     moves.climb()
 
 
-@dataclass(kw_only=True)
-class _Moves:
+class _Moves(Struct, kw_only=True, dict=True):
     """Moves that are simulated, as long as they are cheap.
 
     Parameters

@@ -10,9 +10,11 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
@@ -214,10 +216,8 @@ class Simulations:
         return self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.misjudged.above
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
-        """Simulate what computes blocks less again than is estimated to fit, as far as is cheap.
-
-        What fits by a little is found by simulation alone, and may do so with yet a block less.
-        """
+        """Simulate what computes blocks less again than is estimated to fit, as far as is cheap."""
+        # what fits by a little is found by simulation alone, and may do so with yet a block less
         if not self.fitting:
             return
         most, work = self._most_estimated, 0

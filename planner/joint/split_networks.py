@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
@@ -74,7 +76,9 @@ class SplitNetworks:
             setting, model=self.network, graph=graph, machine=machine, batch=batch, gpus=gpus
         )
         try:
-            strategy, _, _ = strategy_by_degrees(small, replace(degrees, dp=dp, zero=self.zero))
+            strategy, _, _ = strategy_by_degrees(
+                small, dataclasses.replace(degrees, dp=dp, zero=self.zero)
+            )
         except InputError as error:
             self.refused[degrees] = str(error)
             raise

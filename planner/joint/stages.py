@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
@@ -17,8 +16,7 @@ from planner.simulation.run import OVERLAP_FACTOR
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageCosts:
+class StageCosts(Struct, frozen=True, kw_only=True, eq=False):
     """What the stages of a pipeline cost; rows are chunks, columns groups of devices.
 
     Parameters

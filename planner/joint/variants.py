@@ -6,9 +6,11 @@ get some heads of all positions instead of keys and values of all (Jacobs et al.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from planner.joint.choices import Choice
 from planner.request.parts import Degrees
@@ -59,4 +61,4 @@ def with_variants(setting: Setting, choices: Iterable[Choice]) -> Iterator[Choic
 
 @cache
 def _all_to_all(inside: Degrees) -> Degrees:
-    return replace(inside, cp_kind="all-to-all")
+    return dataclasses.replace(inside, cp_kind="all-to-all")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.graph import Graph
 from costmodels.simulation.segments import blocks_of_layers, several_layers
@@ -13,8 +13,7 @@ from planner.joint.wishes import Wishes
 from planner.request.setting import Setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """What of a way to train is no split of its layers.
 
     Parameters
@@ -32,8 +31,7 @@ class Way:
     again: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Leading:
+class Leading(Struct, frozen=True, eq=False):
     """The fastest splits that fit so far.
 
     Parameters
@@ -50,8 +48,7 @@ class Leading:
     choices: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedWays:
+class AllowedWays(Struct, frozen=True):
     """What wishes leave of it.
 
     Parameters

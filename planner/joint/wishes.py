@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.errors import InputError, closest
 from costmodels.step.training import Training
@@ -68,8 +70,7 @@ _BEYOND_SPLITS = _NEEDED_TO_LEAVE | {
 _OF_ATTENTION = frozenset({"context", "expert", "sequence"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(Struct, frozen=True, kw_only=True):
     """What every choice must have, and what none may.
 
     Parameters

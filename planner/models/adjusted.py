@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network, build_graph

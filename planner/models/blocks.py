@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.models.builder import Builder
 from planner.models.transformer import Transformer
@@ -60,8 +61,7 @@ def _bias(wanted: bool) -> dict[str, object]:
     return {} if wanted else {"bias": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockBuilder:
+class BlockBuilder(Struct, frozen=True, kw_only=True):
     """Adds blocks to a network.
 
     Parameters

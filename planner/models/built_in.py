@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from costmodels.graph import Network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltInNetwork:
+class BuiltInNetwork(Struct, frozen=True, kw_only=True):
     """A built-in network and the input sizes that it takes.
 
     Parameters

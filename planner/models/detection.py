@@ -8,7 +8,8 @@ layer is left out: matching boxes to objects, the choice of proposals, losses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.graph import Network
 from planner.models.builder import Builder, image_builder

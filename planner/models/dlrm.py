@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.graph import Network
 from planner.models.builder import Builder
@@ -14,8 +14,7 @@ SOURCE = (
 DENSE = 13
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
+class Recommendation(Struct, frozen=True, kw_only=True):
     """One configuration.
 
     Parameters

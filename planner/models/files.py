@@ -10,12 +10,12 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from costmodels.errors import InputError, closest
 from costmodels.graph import LayerSpec, Network, build_graph

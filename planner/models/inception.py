@@ -6,7 +6,7 @@ which only training uses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.graph import Network
 from planner.models.builder import Builder, classifier, conv_bn, image_builder
@@ -21,8 +21,7 @@ INCEPTION_SOURCE = (
 NO_AUXILIARY = "Without the auxiliary classifiers."
 
 
-@dataclass(frozen=True, slots=True)
-class BranchStep:
+class BranchStep(Struct, frozen=True):
     """One convolution, or a pooling where `pool` names its mode.
 
     Padding is half the kernel at stride 1 and none at stride 2, unless given.

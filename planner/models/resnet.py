@@ -5,7 +5,7 @@ The stride of a bottleneck sits at its 3x3 convolution, as in torchvision ("ResN
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.graph import Network
 from planner.models.builder import Builder, classifier, image_builder, squeeze_excitation
@@ -23,8 +23,7 @@ DEPTHS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResidualKind:
+class ResidualKind(Struct, frozen=True, kw_only=True):
     """What the blocks of a residual network are like.
 
     Parameters

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct, structs
 
 from costmodels.cluster import Cluster, Device
 from costmodels.errors import InputError
 from costmodels.graph import Network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedTable:
+class CarriedTable(Struct, frozen=True, kw_only=True):
     """A table of measured times: its name, and the text of its file."""
 
     name: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Carried(Struct, frozen=True, kw_only=True):
     """What a plan needs that is not built in.
 
     Parameters
@@ -80,7 +78,7 @@ def cluster_digest(cluster: Cluster) -> str:
     cluster = msgspec.convert(msgspec.to_builtins(cluster, enc_hook=dict), Cluster)
     stated: dict[str, object] = {
         "name": cluster.name,
-        "levels": [asdict(level) for level in cluster.levels],
+        "levels": [structs.asdict(level) for level in cluster.levels],
         "host_level": cluster.host_level,
         "device": _stated_device(cluster.device),
     }
@@ -90,7 +88,7 @@ def cluster_digest(cluster: Cluster) -> str:
                 "name": group.name,
                 "hosts": group.hosts,
                 "device": _stated_device(group.device),
-                "levels": [asdict(level) for level in group.levels],
+                "levels": [structs.asdict(level) for level in group.levels],
             }
             for group in cluster.groups
         ]
@@ -100,7 +98,7 @@ def cluster_digest(cluster: Cluster) -> str:
 def _stated_device(device: Device) -> dict[str, object]:
     return {
         key: dict(value) if isinstance(value, Mapping) else value
-        for key in device.__slots__
+        for key in device.__struct_fields__
         for value in [getattr(device, key)]
     }
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.distribution import Distribution
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerPlan:
+class LayerPlan(Struct, frozen=True, kw_only=True):
     """One layer of a plan.
 
     Parameters
@@ -72,8 +72,7 @@ class LayerPlan:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """A usual strategy on the same inputs; without a time, the reason says why.
 
     Parameters
@@ -100,8 +99,7 @@ class Baseline:
     bucket_bytes: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
+class Finalist(Struct, frozen=True, kw_only=True):
     """One of the best assignments of a search, simulated.
 
     Parameters
@@ -117,8 +115,7 @@ class Finalist:
     chosen: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSummary:
+class SearchSummary(Struct, frozen=True, kw_only=True):
     """How the plan was found and how good it is.
 
     Parameters

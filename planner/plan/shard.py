@@ -9,10 +9,11 @@ powers of two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.communication.layout import Layouts
 from costmodels.communication.patterns import NOTHING, SEND_RECV, match
@@ -34,8 +35,7 @@ from planner.plan.sharding import (
 from planner.plan.weights import weight_tensors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Digit:
+class _Digit(Struct, frozen=True, kw_only=True):
     """Ranks of a level that tell blocks of a dim apart: those whose strides are in a range."""
 
     level: int
@@ -44,8 +44,7 @@ class _Digit:
     ways: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlacedAxis:
+class _PlacedAxis(Struct, frozen=True, kw_only=True):
     """An axis of a mesh, and its place in the numbering of the ranks of a level."""
 
     axis: MeshAxis

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.errors import InputError, closest
 
@@ -32,8 +33,7 @@ def sharded_dim(placement: str) -> int | None:
     return int(found[1]) if found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshAxis:
+class MeshAxis(Struct, frozen=True, kw_only=True):
     """One axis of a mesh.
 
     Parameters
@@ -48,8 +48,7 @@ class MeshAxis:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class Mesh(Struct, frozen=True, kw_only=True):
     """Ranks as an array with named axes, the last of which counts neighbours.
 
     Parameters
@@ -87,8 +86,7 @@ class Mesh:
         return tuple(reversed(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorPlacement:
+class TensorPlacement(Struct, frozen=True, kw_only=True):
     """One weight, input or output of a layer.
 
     Parameters
@@ -114,8 +112,7 @@ class TensorPlacement:
     gradient_sums: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSharding:
+class LayerSharding(Struct, frozen=True, kw_only=True):
     """The tensors of a layer.
 
     Parameters
@@ -146,8 +143,7 @@ class LayerSharding:
         return self.weights[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shuffle:
+class Shuffle(Struct, frozen=True, kw_only=True):
     """The output of one layer on its way to be the input of another.
 
     Parameters
@@ -168,8 +164,7 @@ class Shuffle:
     axes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
+class Sharding(Struct, frozen=True, kw_only=True):
     """All that a launcher needs to shard by.
 
     Parameters

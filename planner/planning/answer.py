@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.step.training import Training
 from costmodels.strategy.blocks import is_transformer
@@ -34,8 +37,7 @@ from search.problem.notes import Note
 Answers = MutableMapping[tuple[int, int], SmallerAnswer]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry:
+class Inquiry(Struct, frozen=True, kw_only=True):
     """How questions are answered.
 
     Parameters
@@ -236,7 +238,7 @@ def attempt(
         known = result.incumbent
         # what holds for the usual strategies holds for no others; nor does a proof for a few splits
         proven = not (prepared.only_usual or known.infeasible)
-        cut_short = replace(
+        cut_short = dataclasses.replace(
             known,
             stopped_by=known.stopped_by or "time limit",
             bound=known.bound if proven else 0.0,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from planner.notes import AnyNote, words
@@ -144,7 +146,7 @@ def _interrupted(plan: Plan) -> Plan:
     if plan.search.stopped_by == "interrupt":
         return plan
     note = words(Note.of("search-stopped", reason="interrupt"))
-    return replace(
+    return dataclasses.replace(
         plan,
         search=replace(plan.search, stopped_by="interrupt"),
         fallbacks=(*plan.fallbacks, note),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from costmodels.units import format_seconds
 from search.problem.notes import Note
@@ -37,8 +38,7 @@ class Overtaken(Exception):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(Struct, frozen=True, kw_only=True):
     """How a plan is searched.
 
     Parameters

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.distribution import Distribution
 from planner.planning.options import SearchOptions
@@ -35,8 +36,7 @@ ONLY_USUAL = Note.of("no-time-for-space")
 UsualStrategies = Mapping[str, Mapping[str, Distribution] | Infeasible]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True, eq=False):
     """What a search works on.
 
     Parameters

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import maximise_bound
@@ -38,8 +39,7 @@ OFF = 0.2
 GRACE = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlanSearchResult:
+class PlanSearchResult(Struct, frozen=True, kw_only=True, eq=False):
     """What the search of a plan came to.
 
     Parameters

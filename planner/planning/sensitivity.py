@@ -8,7 +8,9 @@ another one is then faster by more than it was before: that decides, and is wort
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, replace
+
+from msgspec import structs
+from msgspec.structs import replace
 
 from costmodels.compute import ComputeModel
 from costmodels.compute.measured import Measured
@@ -122,5 +124,5 @@ def _gain(again: Attempt, plan: dict[str, Distribution]) -> tuple[float, float]:
 
 
 def _time_of_layer(costed: Costed, layer: str) -> float:
-    *waited, _ = astuple(costed.layers[layer])  # gradients are exchanged behind computation
+    *waited, _ = structs.astuple(costed.layers[layer])  # gradients are exchanged behind computation
     return float(sum(waited))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from costmodels.simulation import (
@@ -31,8 +33,7 @@ _ROUNDING = 1e-9
 BEHAVIOUR = Behaviour(overlap_factor=OVERLAP_FACTOR)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StagedStep:
+class StagedStep(Struct, frozen=True, kw_only=True, eq=False):
     """A strategy of stages as it was simulated.
 
     Parameters

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from costmodels.units import format_bytes, format_seconds
 from planner.plan import Plan, SearchSummary
@@ -64,7 +66,7 @@ def bounded(plan: Plan, least: float) -> Plan:
         proven_optimal=gap <= PROVEN_GAP,
         status="optimal" if gap <= PROVEN_GAP else "feasible",
     )
-    return replace(plan, search=search)
+    return dataclasses.replace(plan, search=search)
 
 
 def summary_notes(summary: SearchSummary, bound_found: float) -> tuple[Note, ...]:

@@ -6,10 +6,13 @@ searched, and within a level all children are alike.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.graph import Graph
@@ -50,8 +53,7 @@ def buckets_between(tried: Sequence[float]) -> tuple[float, ...]:
     return tuple(size for size in MANY_BUCKETS if least < size < most and size not in tried)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True, eq=False):
     """A search under some options of the step.
 
     Parameters
@@ -130,5 +132,5 @@ def tune_step(
     found = best.choices or first
     if not tuning.stopped_by:
         return found
-    stopped = replace(found.result.incumbent, stopped_by=tuning.stopped_by)
+    stopped = dataclasses.replace(found.result.incumbent, stopped_by=tuning.stopped_by)
     return replace(found, result=replace(found.result, incumbent=stopped))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
@@ -73,8 +75,7 @@ def named(name: str, degrees: Degrees) -> dict[str, Degrees]:
     return {f"{name}:{','.join(said)}" if said else name: degrees}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UsualTrial:
+class UsualTrial(Struct, frozen=True, kw_only=True, eq=False):
     """A usual way to train, simulated on the inputs of a question.
 
     Parameters

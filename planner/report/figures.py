@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.strategy import BatchShare
 from costmodels.units import format_bytes, format_seconds
@@ -55,8 +56,7 @@ SOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One figure of several that make up a whole.
 
     Parameters
@@ -75,8 +75,7 @@ class Figure:
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
+class GroupRow(Struct, frozen=True, kw_only=True):
     """The stages of a group of GPUs.
 
     Parameters

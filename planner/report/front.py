@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -22,8 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 30.0, 20.0, 46.0
 _DOT = 9.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontAxis:
+class FrontAxis(Struct, frozen=True, kw_only=True):
     """An axis of the picture.
 
     Parameters

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.units import format_seconds
 from planner.plan import Baseline, Plan
 from planner.report.figures import much
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Rival(Struct, frozen=True, kw_only=True):
     """A usual strategy beside the plan.
 
     Parameters

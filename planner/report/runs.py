@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from planner.plan import LayerPlan, Plan
@@ -25,8 +27,7 @@ LEAST_NAMED = 0.005
 Split = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRun:
+class LayerRun(Struct, frozen=True, kw_only=True):
     """Consecutive layers that are split alike.
 
     Parameters

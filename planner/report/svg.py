@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
+from msgspec import Struct
 
 # Distinct fills of the style sheet; further ones are the same colours under a pattern.
 NUM_COLOURS = 8
@@ -19,8 +19,7 @@ PATTERNS = ("", "stripes", "dots")
 CHARACTER = 6.4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A part of a stacked bar.
 
     Parameters

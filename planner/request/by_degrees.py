@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
+
+from msgspec.structs import replace
 
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
@@ -77,7 +80,7 @@ def with_default_micro_batches(setting: Setting, degrees: Degrees) -> tuple[Sett
         The network and the machine, and what was asked for.
     """
     said = (degrees.micro_batches, degrees.micro_batch_size) != (None, None)
-    plain = not replace(degrees, dp=None).asked_for
+    plain = not dataclasses.replace(degrees, dp=None).asked_for
     dp = replicas(degrees, setting.gpus)
     local = setting.batch // dp
     if said or plain or setting.batch % dp or not has_attention(setting.model):
@@ -90,7 +93,8 @@ def with_default_micro_batches(setting: Setting, degrees: Degrees) -> tuple[Sett
     if size == local:
         return setting, degrees
     defaults = (*setting.defaults, MICRO_BATCH_SIZE.chose(size=size))
-    return replace(setting, defaults=defaults), replace(degrees, micro_batch_size=size)
+    degrees = dataclasses.replace(degrees, micro_batch_size=size)
+    return replace(setting, defaults=defaults), degrees
 
 
 def strategy_by_degrees(

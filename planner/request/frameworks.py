@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.graph import SPATIAL_DIMS, Graph
 
 _KINDS = ("tensor", "context", "expert", "pipeline")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WayToTrain:
+class WayToTrain(Struct, frozen=True, kw_only=True):
     """A way to train, as far as frameworks differ; the defaults are what every one has.
 
     Parameters
@@ -54,8 +55,7 @@ class WayToTrain:
         return dict(zip(_KINDS, (self.tp, self.cp, self.ep, self.pp), strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Struct, frozen=True, kw_only=True):
     """What a framework can run.
 
     Parameters

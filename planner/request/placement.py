@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
@@ -31,8 +34,7 @@ from planner.request.strategy_tables import StrategyFile
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedNetwork:
+class PlacedNetwork(Struct, frozen=True, kw_only=True):
     """A network placed on a machine by a complete strategy.
 
     Parameters
@@ -157,13 +159,13 @@ def place_network(request: Request) -> PlacedNetwork:
             raise InputError(
                 f"{path} does not say the network; add it to the file, or give the network"
             )
-        return _on_file(found, path, replace(request, source=found.model))
+        return _on_file(found, path, dataclasses.replace(request, source=found.model))
     if request.strategy is not None and degrees.asked_for:
         raise InputError(
             "give either a strategy or degrees of data, tensor and pipeline parallelism, not both"
         )
     if found is not None:
-        request = replace(request, source=found)
+        request = dataclasses.replace(request, source=found)
     return _place_by_strategy(request, degrees)
 
 
@@ -217,7 +219,7 @@ def _on_file(file: StrategyFile, path: str, request: Request) -> PlacedNetwork:
         "global_batch_size": file.global_batch_size,
         "precision": file.precision,
     }
-    setting = resolve(replace(request, gpus=gpus).completed(**says))
+    setting = resolve(dataclasses.replace(request, gpus=gpus).completed(**says))
     graph = micro_graph(setting, file.description.micro_batches)
     strategy, notes = strategy_of(file, path, graph, setting.cluster, gpus)
     return PlacedNetwork(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 
 import msgspec
+from msgspec import Struct, structs
 
 from costmodels.cluster import Cluster, list_clusters, load_cluster
 from costmodels.compute import CostTable
@@ -49,8 +50,7 @@ _UNASKED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """An input of a plan that is another where the plan is used.
 
     Parameters
@@ -83,7 +83,7 @@ def _carried_runtime(runtime: Runtime | None) -> dict[str, object] | None:
     """What a runtime that is not built in says, None for others."""
     if runtime is None or built_in_runtimes().get(runtime.name) == runtime:
         return None
-    values = {one.name: (getattr(runtime, one.name), one.default) for one in fields(Runtime)}
+    values = {f.name: (getattr(runtime, f.name), f.default) for f in structs.fields(Runtime)}
     return {name: value for name, (value, usual) in values.items() if value != usual}
 
 
@@ -136,7 +136,7 @@ def made_as(plan: Plan, request: Request) -> Request:
         When the cluster of the plan is not built in and not carried.
     """
     carried = plan.carried
-    training = asdict(plan.training)
+    training = structs.asdict(plan.training)
     if request.execution not in (None, plan.training.execution) or request.runtime is not None:
         del training["launch_time"]  # that of another execution or runtime
     made_with: dict[str, object] = {
@@ -193,7 +193,7 @@ def differs_from(plan: Plan, setting: Setting) -> tuple[Difference, ...]:
             for tables in (plan.carried.tables, setting.tables)
         )
         found.append(Difference(what="tables", then=then, now=now))
-    was, is_now = asdict(plan.training), asdict(training)
+    was, is_now = structs.asdict(plan.training), structs.asdict(training)
     for name, value in was.items():
         if is_now[name] != value:
             option = name.replace("_", " ")

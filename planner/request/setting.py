@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import fitted_links
@@ -47,8 +50,7 @@ from planner.request.training_graphs import training_graph
 DEFAULT_RUNTIME = "ddp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """A network on a machine, with every default filled in.
 
     Parameters
@@ -87,7 +89,7 @@ class Setting:
         """
         if self.request is None or self.request.runtime is not None:
             return self
-        request = replace(
+        request = dataclasses.replace(
             self.request,
             runtime=runtime,
             source=self.model,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from costmodels.errors import InputError, require_name
 from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
@@ -77,8 +77,7 @@ _ROWS = {"stage": _StageTable, "layer": _LayerTable, "subgraph": _SubgraphTable}
 Table = TypeVar("Table", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyFile:
+class StrategyFile(Struct, frozen=True, kw_only=True):
     """What a strategy file says.
 
     Parameters

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.distribution import Distribution, limit_reason, shared_distribution
 from costmodels.errors import InputError
@@ -17,8 +18,7 @@ from costmodels.graph import SPATIAL_DIMS, Graph, Layer
 STRATEGIES = ("data", "spatial", "filter", "channel", "data+filter", "data+spatial")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Infeasible:
+class Infeasible(Struct, frozen=True, kw_only=True):
     """A strategy that a network or a number of devices rules out, and why."""
 
     reason: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError

@@ -6,8 +6,9 @@ import base64
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from costmodels.errors import InputError, one_line
 from planner.errors import InfeasibleError
@@ -21,8 +22,7 @@ _LONGEST_TEXT = 60_000
 NO_PLAN = ("infeasible", "not found", "stopped", "refused", "defect")
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyAnswer:
+class StudyAnswer(Struct, frozen=True, kw_only=True, dict=True):
     """The answer to a question.
 
     Parameters

@@ -7,9 +7,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from planner.study.answers import StudyAnswer
@@ -21,16 +22,14 @@ from planner.study.worker import work
 _TELL = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyRow:
+class StudyRow(Struct, frozen=True, kw_only=True):
     """A question with its answer, None where there is none yet."""
 
     question: StudyQuestion
     answer: StudyAnswer | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class Study(Struct, frozen=True, kw_only=True):
     """A study as far as it is answered.
 
     Parameters
@@ -98,8 +97,7 @@ def _left(trials: Trials, sweep: Sweep) -> int:
     return sum(one.key not in kept for one in sweep.questions)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Workers:
+class _Workers(Struct, kw_only=True):
     """Worker processes of this run."""
 
     trials: Trials

@@ -21,9 +21,10 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 import planner
 from costmodels.errors import InputError, closest, require_name
@@ -52,8 +53,7 @@ def _input_names() -> dict[str, AnyInput]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyQuestion:
+class StudyQuestion(Struct, frozen=True, kw_only=True):
     """One question of a study.
 
     Parameters
@@ -79,8 +79,7 @@ class StudyQuestion:
         return make_request("optimize", self.values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Struct, frozen=True, kw_only=True):
     """What a study file asks.
 
     Parameters

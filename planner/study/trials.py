@@ -15,9 +15,10 @@ import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from costmodels.errors import InputError
 from planner.study.answers import StudyAnswer
@@ -176,8 +177,7 @@ def _is_dead(worker: object) -> bool:
     return _birth(pid) != str(worker["birth"])
 
 
-@dataclass(slots=True, kw_only=True)
-class Trials:
+class Trials(Struct, kw_only=True):
     """The trials of a study.
 
     Parameters

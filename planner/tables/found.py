@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.compute.table import positive_cell
 from costmodels.errors import InputError, plain, printable
@@ -14,8 +15,7 @@ from costmodels.units.tables import read_text
 Cells = Mapping[str, object]
 
 
-@dataclass(slots=True, kw_only=True)
-class Found:
+class Found(Struct, kw_only=True):
     """Times of one device: rows of a table, and how many were left out by reason."""
 
     device: str

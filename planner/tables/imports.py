@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from costmodels.compute.table import COLLECTIVE_COLUMNS, COLUMNS, FORMAT, CostTable
 from costmodels.errors import InputError, plain
@@ -24,8 +25,7 @@ READERS: Final[Mapping[str, Callable[[str], list[Found]]]] = {
 """How to read each public form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedTable:
+class ImportedTable(Struct, frozen=True, kw_only=True):
     """The text of a table, and what of the file it lacks."""
 
     device: str

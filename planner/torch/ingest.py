@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from costmodels.graph import Network
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """An input of a module.
 
     Parameters
@@ -38,8 +38,7 @@ class Sample:
     tensor: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedNetwork:
+class TracedNetwork(Struct, frozen=True, kw_only=True):
     """The network that a module is, with all that it was made of.
 
     Parameters

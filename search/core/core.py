@@ -10,11 +10,11 @@ Assumes: node costs are finite; no two edges join the same nodes; +inf in a matr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from search.problem.flat import offsets_of
 from search.problem.timeline import UsageTimeline
@@ -59,8 +59,7 @@ class Holdings(NamedTuple):
     usages: np.ndarray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Core:
+class Core(Struct, frozen=True, kw_only=True, eq=False):
     """A problem in flat arrays.
 
     Parameters

@@ -10,9 +10,9 @@ problem: temperatures from the reduced costs, work from the number of pairs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from search.core.core import Core
 from search.core.messages import Messages, priced
@@ -41,8 +41,7 @@ SCAN_OVERHEAD = 1e4
 TINY = 1e-300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dive:
+class Dive(Struct, frozen=True, kw_only=True):
     """What to try.
 
     Parameters

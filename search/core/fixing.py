@@ -13,10 +13,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from search.core.core import Core
 from search.core.messages import NOISE, Messages, priced
@@ -36,8 +36,7 @@ class SeenEdge(NamedTuple):
     matrix: np.ndarray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
+class Alive(Struct, frozen=True, kw_only=True):
     """What can be part of an assignment that costs no more than some cutoff.
 
     Parameters

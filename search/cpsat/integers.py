@@ -8,10 +8,10 @@ differ by at most one unit per array. Costs that are whole numbers stay as they 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from search.core.core import Core
 from search.core.fixing import edges_of
@@ -26,8 +26,7 @@ TINY = 1e-300
 GONE = np.int64(2**60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(Struct, frozen=True, kw_only=True):
     """How float costs became integers.
 
     Parameters

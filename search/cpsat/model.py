@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from search.core.core import Core
 from search.core.fixing import Alive, edges_of
@@ -32,8 +33,7 @@ MAX_PAIRS = 1_000_000
 Terms = list[tuple["IntVar", int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class Built(Struct, frozen=True, kw_only=True):
     """A model with the variables that say which candidate each node takes.
 
     Parameters

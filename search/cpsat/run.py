@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from search.problem import interrupts
 from search.problem.deadline import Deadline
@@ -34,8 +35,7 @@ LEAST_TIME = 0.01
 NEARLY = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What came of a run.
 
     Parameters

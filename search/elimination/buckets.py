@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from search.elimination.order import EliminationOrder, plan_elimination
 from search.elimination.tables import Part, arrange, min_sum
@@ -30,8 +30,7 @@ MAX_ELEMENTS = 2.0**26
 MOST_WORK = 2.0e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EliminationBucket:
+class EliminationBucket(Struct, frozen=True, kw_only=True, eq=False):
     """What is left of one node once it is eliminated.
 
     Parameters
@@ -61,8 +60,7 @@ class EliminationBucket:
         return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Eliminated:
+class Eliminated(Struct, frozen=True, kw_only=True, eq=False):
     """A problem with all of its nodes eliminated.
 
     Parameters

@@ -12,10 +12,10 @@ Assumes: elimination accepts the graph.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from search.elimination.buckets import Eliminated, eliminate
 from search.elimination.infeasible import LeastUsage, least_usage_at
@@ -48,8 +48,7 @@ class Worth(NamedTuple):
     noise: float
 
 
-@dataclass(slots=True, kw_only=True)
-class Dual:
+class Dual(Struct, kw_only=True):
     """What prices have shown so far; it grows while `tighten` runs and is valid at any time.
 
     Parameters

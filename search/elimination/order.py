@@ -15,7 +15,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from search.errors import ProblemError
 
@@ -27,8 +28,7 @@ MAX_FILL_NODES = 10_000
 HOPELESS = 1e30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EliminationOrder:
+class EliminationOrder(Struct, frozen=True, kw_only=True):
     """An order, and what it costs to follow it.
 
     Parameters

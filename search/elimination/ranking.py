@@ -14,16 +14,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from search.elimination.buckets import Eliminated, EliminationBucket
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _Known(Struct, frozen=True, eq=False):
     """An assignment that came out, with the candidates of every bucket from best to worst."""
 
     choices: list[int]

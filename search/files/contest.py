@@ -15,11 +15,11 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from search.errors import ProblemError
 from search.problem import CostEdge, Problem
@@ -58,8 +58,7 @@ class _Content(msgspec.Struct):
     problem: _Body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContestFile:
+class ContestFile(Struct, frozen=True, kw_only=True):
     """A problem and what its file calls it.
 
     Parameters

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from search.core.core import Core, make_core
 from search.presolve.rows import check_base, drop_rows, drop_too_large
@@ -29,8 +29,7 @@ from search.problem.deadline import Deadline
 MANY_ROWS = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reduction:
+class Reduction(Struct, frozen=True, kw_only=True, eq=False):
     """A smaller problem, and the way to it and back.
 
     Parameters

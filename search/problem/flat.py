@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from search.problem.timeline import UsageTimeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flat:
+class Flat(Struct, frozen=True, kw_only=True, eq=False):
     """Positions: node v's candidate i is at `offsets[v] + i`, which ends before `offsets[v + 1]`;
     edge e's pair (i, j) is at `bases[e] + i * columns[e] + j`. The holdings of v are at `starts[v]`
     to `starts[v + 1]`; holding h uses `usages[places[h] + i]` in the rows that `timeline` has for

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct, structs
 
 from search.errors import ProblemError
 from search.problem.checks import (
@@ -43,8 +44,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CostEdge:
+class CostEdge(Struct, frozen=True, kw_only=True, eq=False):
     """A cost for every pair of candidates of two nodes.
 
     Parameters
@@ -63,7 +63,7 @@ class CostEdge:
 
     def __post_init__(self) -> None:
         label = f"edge {self.source}->{self.target}"
-        object.__setattr__(self, "matrix", cost_array(self.matrix, label, 2))
+        structs.force_setattr(self, "matrix", cost_array(self.matrix, label, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,8 +170,7 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
+class Shortage(Struct, frozen=True, kw_only=True):
     """Why nothing fits: one time step, and a proof of what is used there at the least.
 
     Parameters
@@ -197,8 +196,7 @@ class Shortage:
         return self.peak_bound - self.usage_limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """An answer: one candidate per node, and how good it is.
 
     Parameters

@@ -10,13 +10,12 @@ Assumes: whole-numbered usages, so that running sums in float64 are exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UsageTimeline:
+class UsageTimeline(Struct, frozen=True, kw_only=True, eq=False):
     """The time steps at which usage can peak, and which of them each holding covers.
 
     A problem has one holding per node.

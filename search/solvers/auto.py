@@ -10,9 +10,9 @@ left.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from search.core.core import Core
 from search.core.pairwise_costs import pairwise_costs

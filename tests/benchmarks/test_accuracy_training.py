@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from benchmarks.accuracy import raw_runs
@@ -115,7 +116,7 @@ def test_machines_follow_the_words_on_links() -> None:
 
 def test_one_process_that_sends_and_receives_slows_servers_down() -> None:
     row = described_row({**ROW, "strategy": "parameter server, no overlap"})
-    free = replace(row, runtime=replace(row.runtime, stack_bandwidth=float("inf")))
+    free = replace(row, runtime=structs.replace(row.runtime, stack_bandwidth=float("inf")))
     known = StepTimes()
     assert row.runtime.stack_bandwidth == load_runtime("byteps").stack_bandwidth
     assert known.seconds(row) > 1.2 * known.seconds(free)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import Cluster, load_cluster
@@ -161,7 +162,7 @@ def test_what_is_neither_carried_nor_built_in_must_be_given(
     what: str, option: str, made: tuple[Plan, Path]
 ) -> None:
     plan, _ = made
-    lacking = replace(
+    lacking = dataclasses.replace(
         plan, carried=replace(plan.carried, **{what: () if what == "tables" else None})
     )
     with pytest.raises(InputError, match=f"the plan was made .* {option}"):

@@ -443,7 +443,7 @@ def test_nobody_reading_is_no_error() -> None:
 def test_help_needs_nothing_heavy() -> None:
     code = (
         "import atexit, sys\n"
-        "heavy = {'numpy', 'rich', 'jinja2', 'msgspec', 'ortools', 'search'}\n"
+        "heavy = {'numpy', 'rich', 'jinja2', 'ortools', 'search'}\n"
         "atexit.register(lambda: print('heavy:', sorted(heavy & set(sys.modules))))\n"
         "sys.argv = ['planner', 'optimize', '--help']\n"
         "from planner.cli import main; main()"

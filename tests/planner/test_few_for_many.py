@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from costmodels.simulation import SimulatedStep, load_runtime, run_graph
 from planner.planning.staged import BEHAVIOUR, StagedStep, tried

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from machines import cluster, graph, machine
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.layout import Layouts

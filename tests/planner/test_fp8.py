@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import dump_cluster, load_cluster, load_device

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from machines import cluster, graph, machine
+from msgspec.structs import replace
 from questions import SPLITS_ALONE
 from random_plans import random_choices, random_formulation
 

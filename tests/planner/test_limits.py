@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from questions import SPLITS_ALONE
 
 import planner

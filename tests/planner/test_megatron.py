@@ -6,10 +6,9 @@ sequence, heads, filters, channels, replication, and what their mixtures cost by
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from machines import graph, machine
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import load_cluster

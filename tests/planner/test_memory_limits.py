@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from machines import cluster, graph, machine
+from msgspec.structs import replace
 from questions import SPLITS_ALONE
 
 import planner

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import HostMemory, dump_cluster, load_cluster

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from machines import cluster, graph, machine
+from msgspec.structs import replace
 from questions import SPLITS_ALONE
 
 import planner

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from questions import SPLITS_ALONE
 
 import planner
@@ -144,7 +145,7 @@ def test_a_plan_for_something_else_is_refused(plan, model, options, words):
 def test_an_edited_plan_is_checked(plan):
     def with_degrees(name: str, **degrees: tuple[int, ...]) -> Plan:
         edited = replace(plan.layers[name], degrees=degrees)
-        return replace(plan, layers={**plan.layers, name: edited})
+        return dataclasses.replace(plan, layers={**plan.layers, name: edited})
 
     cases = [
         (with_degrees("fc", sample=(3, 1)), "must divide level 0 of 4"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from costmodels.errors import InputError
@@ -234,7 +235,7 @@ def test_speed_ups_are_of_the_plan_over_each_strategy() -> None:
 def test_the_comparison_says_faster_and_slower_rightly(factor: float, words: str) -> None:
     plan = make_plan()
     data = replace(plan.baselines[0], step_time_s=plan.step_time_s * factor)
-    assert words in rivals.rival_sentence(replace(plan, baselines=(data,)))
+    assert words in rivals.rival_sentence(dataclasses.replace(plan, baselines=(data,)))
 
 
 def test_quality_says_what_is_proven() -> None:
@@ -244,9 +245,11 @@ def test_quality_says_what_is_proven() -> None:
     stopped = replace(plan.search, stopped_by="time limit")
     assert "gap 3.2 %" in sentences.quality_sentence(plan)
     assert "15 ms" in sentences.quality_sentence(plan)
-    assert "proven optimal" in sentences.quality_sentence(replace(plan, search=optimal))
-    assert "nothing was searched" in sentences.quality_sentence(replace(plan, search=given))
-    assert "time limit" in sentences.quality_sentence(replace(plan, search=stopped))
+    assert "proven optimal" in sentences.quality_sentence(dataclasses.replace(plan, search=optimal))
+    assert "nothing was searched" in sentences.quality_sentence(
+        dataclasses.replace(plan, search=given)
+    )
+    assert "time limit" in sentences.quality_sentence(dataclasses.replace(plan, search=stopped))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +405,9 @@ def test_everything_drawn_has_a_colour() -> None:
     holders = dict.fromkeys((*HOLDERS, "fragmentation"), 2.0**28)
     parts = dict.fromkeys(plan.breakdown_s, plan.step_time_s / len(plan.breakdown_s))
     sources = dict.fromkeys(figures.SOURCES, 0.001)
-    plan = replace(plan, memory_bytes=holders, breakdown_s=parts, compute_sources_s=sources)
+    plan = dataclasses.replace(
+        plan, memory_bytes=holders, breakdown_s=parts, compute_sources_s=sources
+    )
     text = html_page(plan)
     drawn = set(re.findall(r'<rect [^>]*class="(\w-[\w]+)', text))
     assert len(drawn) > len(holders) + len(parts) + len(sources)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import load_device
@@ -40,7 +41,7 @@ def split() -> Plan:
 
 
 def with_search(plan: Plan, **changes) -> Plan:
-    return replace(plan, search=replace(plan.search, **changes))
+    return dataclasses.replace(plan, search=replace(plan.search, **changes))
 
 
 def test_data_parallelism_is_called_so(data):
@@ -54,7 +55,9 @@ def test_data_parallelism_is_called_so(data):
     assert verdict(with_search(known, lower_bound_s=0.0)).endswith("is not known")
     stopped = with_search(known, stopped_by="time limit")
     assert verdict(stopped).endswith("more than 1.2 % faster (stopped early by time limit)")
-    assert verdict(replace(known, memory_capacity_bytes=1.0)).startswith("This plan does not fit")
+    assert verdict(dataclasses.replace(known, memory_capacity_bytes=1.0)).startswith(
+        "This plan does not fit"
+    )
 
 
 def test_another_split_is_compared_with_the_best_usual_strategy(split):
@@ -67,17 +70,19 @@ def test_another_split_is_compared_with_the_best_usual_strategy(split):
             ("spatial", 3.0 * split.step_time_s, True),
         )
     ]
-    text = verdict(replace(known, baselines=tuple(rows)))
+    text = verdict(dataclasses.replace(known, baselines=tuple(rows)))
     assert text.startswith("Split sample 2 x ")
     assert text.endswith(
         ": 2.10x as fast as data parallelism, within 2.0 % of the best in the searched space"
     )
-    assert "none of the usual strategies can be used" in verdict(replace(known, baselines=()))
+    assert "none of the usual strategies can be used" in verdict(
+        dataclasses.replace(known, baselines=())
+    )
 
 
 def test_where_nothing_is_split_it_says_so(data):
     whole = {name: replace(layer, degrees={}) for name, layer in data.layers.items()}
-    assert verdict(replace(data, layers=whole)).startswith("Split nothing: ")
+    assert verdict(dataclasses.replace(data, layers=whole)).startswith("Split nothing: ")
     alone = planner.optimize("alexnet", gpus=1, cluster="lassen", cap=8)
     assert verdict(alone).startswith("Split nothing: no other split of the layers is ")
 

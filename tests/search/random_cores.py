@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from random_problems import SHAPES, random_pairs
 
 from search.core.core import Core, make_core
@@ -61,8 +62,6 @@ def random_core(
 
 def make_core_with_limit(core: Core, limit: float) -> Core:
     """The same core under another limit."""
-    from dataclasses import replace
-
     return replace(core, limit=limit)
 
 

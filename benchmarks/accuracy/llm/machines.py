@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from benchmarks.accuracy.llm.words import entry_of
 from benchmarks.accuracy.machines import UnknownMachine, device_named, row_cluster

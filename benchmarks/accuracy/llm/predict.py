@@ -5,7 +5,9 @@ Rows of one configuration are predicted once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from benchmarks.accuracy.llm.machines import buffers, checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, framework_entry

@@ -9,15 +9,15 @@ gradients. A split of the sequence divides the queries; every query needs all ke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.errors import InputError
 from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.layer import Axis, Layer, Product, Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Heads:
+class _Heads(Struct, frozen=True, kw_only=True):
     """Heads of queries, heads of keys and values, and the features of one of each."""
 
     queries: int

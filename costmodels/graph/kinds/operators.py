@@ -8,7 +8,8 @@ samples. All three are costed by the bytes that they read and write.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from costmodels.graph.kinds.pointwise import add, bias

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct, field
 
 from costmodels.errors import InputError
 from planner.models.onnx.files import clean, shown
@@ -34,8 +35,7 @@ _COMPUTED = frozenset(
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class OnnxGraph:
+class OnnxGraph(Struct, kw_only=True, eq=False):
     """What is known of the tensors of a graph so far, by their names.
 
     Parameters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from planner.models.traced.nodes import TracedNode, num_elements
 from planner.models.traced.operators.attention import attention_written_out, products_written_out
@@ -17,8 +18,7 @@ from planner.models.traced.values import Value
 _FREE = frozenset({"to", "_to_copy", "_assert_tensor_metadata", "type_as", "float", "contiguous"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(Struct, frozen=True, kw_only=True):
     """Operators that are one or a few layers.
 
     Parameters

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.graph import SPATIAL_DIMS, Layer, LayerSpec, Tensor
 from costmodels.graph.kinds import data, make_layer
@@ -36,15 +38,13 @@ class UnsupportedError(Exception):
     """An operator that is used as no kind of layer describes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
+class Constant(Struct, frozen=True, kw_only=True):
     """A tensor that does not depend on the samples: the trained numbers that it is made of."""
 
     weights: frozenset[str] = frozenset()
 
 
-@dataclass(slots=True, kw_only=True)
-class Translation:
+class Translation(Struct, kw_only=True):
     """The layers found so far, and what every node is.
 
     Parameters

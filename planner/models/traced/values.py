@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class AxisPart:
+class AxisPart(Struct, frozen=True):
     """Positions of one axis; of no axis where a tensor is repeated."""
 
     axis: str
@@ -25,8 +26,7 @@ class AxisPart:
 Dims = tuple[tuple[AxisPart, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Struct, frozen=True, kw_only=True):
     """A tensor of a traced module.
 
     Parameters

@@ -7,12 +7,14 @@ timeline tells how long it really takes and whether it fits. What is known so fa
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.planning.memory.prices import MemoryPrices
@@ -41,8 +43,7 @@ WIDE_SHARE = 0.3
 LEAST_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BoundingProblem:
+class BoundingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """An additive problem that bounds the step, and its bound.
 
     Parameters
@@ -77,11 +78,12 @@ class BoundingProblem:
         priced = self.memory.priced(problem)
         costs = (priced.costs[0] - self.memory.worth, *priced.costs[1:])
         limit = self.memory.limit
-        return replace(priced, costs=costs, usages=formulation.usages(limit), usage_limit=limit)
+        return dataclasses.replace(
+            priced, costs=costs, usages=formulation.usages(limit), usage_limit=limit
+        )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class AdditiveSearch:
+class AdditiveSearch(Struct, kw_only=True, eq=False):
     """What a search of a plan works on and knows.
 
     Parameters

@@ -9,9 +9,9 @@ lie, so a few problems suffice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.memory.prices import MemoryPrices
@@ -28,8 +28,7 @@ MAX_PLACES = 4
 CLOSE = 1e-4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weighted:
+class Weighted(Struct, frozen=True, kw_only=True, eq=False):
     """Weights of the terms, and the answer to the problem they make.
 
     Parameters

@@ -8,9 +8,9 @@ come back into the search, which then runs again; until no class is left that co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
@@ -50,8 +50,7 @@ SLOW_PROGRESS = 0.7
 MAX_PROFILES = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PricedSpace:
+class PricedSpace(Struct, frozen=True, kw_only=True, eq=False):
     """What the additive problem over every distribution came to.
 
     Parameters

@@ -12,9 +12,10 @@ faster than is asked for. `docs/search.md` derives what is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.step.timeline import bucketed_time, gradient_time
@@ -45,8 +46,7 @@ class TooManyLabels(Exception):
     """There are more unlike assignments to go on from than are looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InOrder:
+class InOrder(Struct, frozen=True, kw_only=True, eq=False):
     """What a search came to.
 
     Parameters
@@ -61,8 +61,7 @@ class InOrder:
     choices: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Layer:
+class _Layer(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer adds by candidate; (candidates,) each. [s], [B]
 
     `alike` is the first candidate with the same gradient. `forward` and `behind` are what its edge

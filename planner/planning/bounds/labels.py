@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.simulation.run import OVERLAP_FACTOR
@@ -14,8 +14,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Labels:
+class Labels(Struct, frozen=True, kw_only=True, eq=False):
     """Assignments of the last layers; (labels,) each.
 
     Parameters
@@ -36,7 +35,7 @@ class Labels:
 
     def take(self, indices: Ints | NDArray[np.bool_]) -> Labels:
         """Some of them."""
-        return Labels(**{f.name: getattr(self, f.name)[indices] for f in fields(Labels)})
+        return Labels(**{name: getattr(self, name)[indices] for name in Labels.__struct_fields__})
 
     def near(self, waiting: Floats, rest: Mapping[float, Floats], worst: float) -> Ints:
         """Indices of those that may end in something faster than some time.
@@ -85,5 +84,5 @@ class Labels:
 
 def joined(parts: Sequence[Labels]) -> Labels:
     """All labels of some parts, one part after the other."""
-    names = [item.name for item in fields(Labels)]
+    names = Labels.__struct_fields__
     return Labels(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})

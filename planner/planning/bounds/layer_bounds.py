@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.planning.bounds.left_out import LayerComputation, LeftOut, cut_level, leave_out
@@ -16,8 +17,7 @@ from search.problem.deadline import Deadline
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerBounds:
+class LayerBounds(Struct, frozen=True, kw_only=True, eq=False):
     """What every layer costs at least under any distribution, all shuffles left out.
 
     Parameters

@@ -10,9 +10,10 @@ this sum is large.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates, enumerate_candidates
@@ -41,8 +42,7 @@ MOST_SPLITS = 1_000_000
 NUM_SMALL = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LeastMemory:
+class LeastMemory(Struct, frozen=True, kw_only=True, eq=False):
     """What every assignment needs, and what each layer should be able to take to come near that.
 
     Parameters
@@ -125,8 +125,7 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _SplitsLeft:
+class _SplitsLeft(Struct, kw_only=True, eq=False):
     """What is known of the least memory: a candidate with which more than enough is held is out.
 
     Parameters

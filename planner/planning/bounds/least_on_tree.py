@@ -10,10 +10,11 @@ much.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates, enumerate_candidates, places_of_totals
@@ -76,8 +77,7 @@ def least_on_tree(formulation: Formulation, known: LeastMemory, deadline: Deadli
     return replace(known, bound=bound, small=_distributions(formulation, spaces, forest.splits()))
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Forest:
+class _Forest(Struct, kw_only=True, eq=False):
     """What is known of the least memory.
 
     Parameters

@@ -7,10 +7,11 @@ costs more than any of its members, whatever the neighbours do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster
@@ -29,8 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerComputation:
+class LayerComputation(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer computes at least, by how many ways each dim is split in all.
 
     Parameters
@@ -87,8 +87,7 @@ class LayerComputation:
         return np.flatnonzero(wanted[places_of_totals(candidates, self.totals)])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """Candidates of a layer that a search does not see, sorted by class.
 
     Parameters

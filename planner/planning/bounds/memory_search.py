@@ -8,9 +8,9 @@ from the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
@@ -30,8 +30,7 @@ LEAST_ROUNDS = 16
 NEIGHBOURS, FURTHER = 8, 4
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class MemorySearch:
+class MemorySearch(Struct, kw_only=True, eq=False):
     """A search under a memory limit.
 
     Parameters

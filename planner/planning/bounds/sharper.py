@@ -10,9 +10,10 @@ buckets at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.distribution import Distribution, count_candidates
@@ -49,8 +50,7 @@ class TooMuchIsNear(Exception):
     """There is more that may be part of something faster than is looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Faster:
+class Faster(Struct, frozen=True, kw_only=True, eq=False):
     """What was found below some time.
 
     Parameters
@@ -65,8 +65,7 @@ class Faster:
     splits: tuple[Mapping[str, Distribution], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sharper:
+class Sharper(Struct, frozen=True, kw_only=True, eq=False):
     """All distributions of the layers, and a range of sizes of gradient buckets.
 
     Parameters

@@ -9,9 +9,10 @@ at once: first by computation alone, then class by class.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
@@ -40,8 +41,7 @@ class TooManyLayouts(OutOfTime):
     """There are more layouts than can be compared in a while."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WholeSpace:
+class WholeSpace(Struct, frozen=True, kw_only=True, eq=False):
     """Every distribution that can be part of something cheap.
 
     Parameters

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from planner.plan import Finalist
 from planner.planning.decision.choice import EQUAL, undominated
@@ -34,8 +36,7 @@ from search.problem.notes import Note
 ORDER_NOTES = ("plan-does-not-fit", "simplest-chosen")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True, eq=False):
     """The assignment that becomes the plan.
 
     Parameters
@@ -72,8 +73,7 @@ class Decision:
         return replace(self, notes=(*self.notes, *notes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Judged:
+class Judged(Struct, frozen=True, kw_only=True, eq=False):
     """What was simulated of a search.
 
     Parameters

@@ -9,9 +9,9 @@ wait until their bucket is full, or until the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
@@ -26,8 +26,7 @@ Ints = NDArray[np.int64]
 SEVERAL = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _LayerTimes:
+class _LayerTimes(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer adds by candidate; (candidates,). [s], [B]"""
 
     forward: Floats

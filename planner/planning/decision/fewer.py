@@ -8,7 +8,9 @@ answer is never slower than that for any part of the devices, whatever the searc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
@@ -23,8 +25,7 @@ from planner.planning.prepare import formulate_given, usual_strategies
 from planner.request.setting import Setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SmallerAnswer:
+class SmallerAnswer(Struct, frozen=True, kw_only=True, eq=False):
     """What the question for more devices needs of an answer.
 
     Parameters

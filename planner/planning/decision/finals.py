@@ -8,10 +8,10 @@ to simulate.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from msgspec import Struct, field
 
 from planner.planning.decision.estimate import StepEstimates
 from planner.planning.decision.finalists import Patterns
@@ -39,8 +39,7 @@ SIMPLER_TRIALS = 2
 MOST_MISSES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeToDecide:
+class TimeToDecide(Struct, frozen=True, kw_only=True):
     """The time until a plan must be there, and how long things take.
 
     Parameters
@@ -59,8 +58,7 @@ class TimeToDecide:
         return self.deadline.remaining >= (costings + ASSEMBLY) * self.pace
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Finals:
+class Finals(Struct, kw_only=True, eq=False):
     """What was simulated so far.
 
     Parameters

@@ -6,9 +6,11 @@ search left out. It takes some seconds, which plans near their bounds do without
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from planner.planning.bounds.sharper import NUM_PROPOSED, Sharper, TooMuchIsNear
@@ -121,7 +123,7 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline, rival:
 def _bounded(judged: Judged, bound: float) -> Judged:
     """What was judged, with what no step is below. [s]"""
     result = judged.attempt.result
-    known = replace(result.incumbent, bound=max(result.incumbent.bound, bound))
+    known = dataclasses.replace(result.incumbent, bound=max(result.incumbent.bound, bound))
     attempt = replace(judged.attempt, result=replace(result, incumbent=known))
     return replace(judged, attempt=attempt)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from costmodels.simulation import (
@@ -32,8 +34,7 @@ from planner.simulation.run import (
 Choices = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedChoices:
+class SimulatedChoices(Struct, frozen=True, kw_only=True, eq=False):
     """An assignment as it was simulated under one size of gradient buckets.
 
     Parameters
@@ -57,8 +58,7 @@ class SimulatedChoices:
     received: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlannedStep:
+class PlannedStep(Struct, frozen=True, kw_only=True, eq=False):
     """The step of an assignment in full, as a plan states it.
 
     Parameters

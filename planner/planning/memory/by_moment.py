@@ -12,9 +12,10 @@ layer's first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.graph import Edge
 from costmodels.layers.local_work import local_parameters, local_size
@@ -102,8 +103,7 @@ def _shared_uses(formulation: Formulation, size: int, num_moments: int) -> Itera
         yield PairUse(source=source, target=target, sizes=sizes, first=0, last=num_moments)
 
 
-@dataclass(slots=True)
-class _Follower:
+class _Follower(Struct):
     """Follows what the memory model counts, for all candidates at once."""
 
     formulation: Formulation

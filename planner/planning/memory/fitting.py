@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates, places_of_totals
@@ -24,8 +24,7 @@ ROUNDING = 1e-12
 PASSES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Held:
+class _Held(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer holds from each moment at which that changes until before the next one.
 
     Parameters
@@ -68,8 +67,7 @@ class _Held:
         return most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SplitsThatFit:
+class SplitsThatFit(Struct, frozen=True, kw_only=True, eq=False):
     """How layers may be split where something is to be within a limit.
 
     Parameters
@@ -102,8 +100,7 @@ class SplitsThatFit:
         return left
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Fitting:
+class Fitting(Struct, kw_only=True, eq=False):
     """The candidates of each layer that may be part of something within a limit.
 
     Parameters

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.planning.memory.rows import MemoryRows
@@ -40,8 +40,7 @@ MOST_PAIRS = 20_000
 MOMENTS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mixtures:
+class Mixtures(Struct, frozen=True, kw_only=True, eq=False):
     """What a few assignments take of each layer.
 
     Parameters
@@ -154,8 +153,7 @@ def _fullest(held: Floats) -> list[int]:
     return found
 
 
-@dataclass(slots=True, eq=False)
-class _Use:
+class _Use(Struct, eq=False):
     """What is held from one moment until before another one, by variable. [units]"""
 
     first: int

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
@@ -34,8 +35,7 @@ RATE, LEAST_WEIGHT = 100.0, 1e-12
 _MOST_GROWTH = 500.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryPrices:
+class MemoryPrices(Struct, frozen=True, kw_only=True, eq=False):
     """What a byte costs at each moment, and what may be held.
 
     Parameters
@@ -84,8 +84,7 @@ class MemoryPrices:
         return float(self.prices @ self.rows.profile(choices))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Point:
+class Point(Struct, frozen=True, kw_only=True, eq=False):
     """An assignment as prices see it.
 
     Parameters
@@ -140,8 +139,7 @@ def prices_to_try(
     return prices, float(height.solution_value()) * seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Climb:
+class Climb(Struct, frozen=True, kw_only=True, eq=False):
     """The way to the prices of the highest bound.
 
     Parameters

@@ -6,9 +6,9 @@ With a price on every moment, such a sum is part of an additive problem.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.planning.space.formulate import Floats
@@ -16,8 +16,7 @@ from search.problem import CostEdge as PairCost
 from search.problem import Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerUse:
+class LayerUse(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer holds, by candidate, from one moment until before another one. [B]"""
 
     layer: int
@@ -26,8 +25,7 @@ class LayerUse:
     last: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PairUse:
+class PairUse(Struct, frozen=True, kw_only=True, eq=False):
     """What two layers add, by the candidates of both, from one moment until before another. [B]"""
 
     source: int
@@ -37,8 +35,7 @@ class PairUse:
     last: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InFlight:
+class InFlight(Struct, frozen=True, kw_only=True, eq=False):
     """Gradients that are in flight: all of them, but no more than some buckets.
 
     Parameters
@@ -56,8 +53,7 @@ class InFlight:
     gradients: Mapping[int, Floats]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryRows:
+class MemoryRows(Struct, frozen=True, kw_only=True, eq=False):
     """What a device holds at every moment, never more than the truth.
 
     Parameters

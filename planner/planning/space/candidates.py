@@ -10,9 +10,9 @@ reported. All shares below were chosen by trial on the built-in networks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
@@ -40,8 +40,7 @@ SMALL_PART = 4
 SOURCE_PART = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Group:
+class Group(Struct, frozen=True, kw_only=True, eq=False):
     """Layers that cost the same: all candidates with their costs, and how many layers there are.
 
     Parameters

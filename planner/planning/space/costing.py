@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.graph import Edge
@@ -22,8 +23,7 @@ from planner.planning.space.formulate import Formulation
 _NO_SHUFFLE = (0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTimes:
+class LayerTimes(Struct, frozen=True, kw_only=True):
     """Time of one layer in a step by cause, shuffles of its inputs included. [s]"""
 
     forward: float
@@ -35,8 +35,7 @@ class LayerTimes:
     gradient: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costed:
+class Costed(Struct, frozen=True, kw_only=True):
     """An assignment and what it costs.
 
     Parameters

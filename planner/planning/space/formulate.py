@@ -10,10 +10,11 @@ profile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster
@@ -56,8 +57,7 @@ Floats = NDArray[np.float64]
 BEYOND_LIMIT = 2.0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Formulation:
+class Formulation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """A network on a machine as arrays: what every assignment costs can be read from it.
 
     Parameters

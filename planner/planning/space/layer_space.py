@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster
@@ -35,8 +35,7 @@ NO_CAP = 10**9
 Likeness = tuple[tuple[object, ...], tuple[bool, ...], tuple[bool, ...], int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerSpace:
+class LayerSpace(Struct, frozen=True, kw_only=True, eq=False):
     """One distinct layer: the candidates that the search sees, and what they cost.
 
     Parameters

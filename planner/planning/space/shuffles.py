@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
@@ -27,8 +28,7 @@ class TooManyCandidates(OutOfTime):
     """Time was up among the shuffles, of which fewer candidates have fewer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EdgeTimes:
+class EdgeTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]
 
     `link` is how long the backward one fills the links of the outermost level at least.

@@ -10,9 +10,8 @@ slowest of them. `docs/search.md` derives the terms from that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
@@ -23,8 +22,7 @@ from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassTimes:
+class PassTimes(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer takes in a step at least, an array over its candidates each. [s]
 
     Parameters
@@ -143,11 +141,12 @@ class PassTimes:
 
     def take(self, indices: NDArray[np.int64]) -> PassTimes:
         """The times of some of the candidates."""
-        return PassTimes(**{f.name: _some_of(getattr(self, f.name), indices) for f in fields(self)})
+        names = PassTimes.__struct_fields__
+        return PassTimes(**{name: _some_of(getattr(self, name), indices) for name in names})
 
     def joined(self, more: PassTimes) -> PassTimes:
         """The times of these candidates and of others behind them."""
-        names = [f.name for f in fields(PassTimes)]
+        names = PassTimes.__struct_fields__
         return PassTimes(**{n: np.concatenate([getattr(self, n), getattr(more, n)]) for n in names})
 
 
@@ -166,8 +165,7 @@ def _waiting(candidates: Candidates) -> Floats:
     return np.array([waiting_time(1.0, int(count)) for count in ways])[of_ways.reshape(-1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChosenTimes:
+class ChosenTimes(Struct, frozen=True, kw_only=True, eq=False):
     """What the layers of an assignment take at least; (layers,) each. [s]
 
     Parameters

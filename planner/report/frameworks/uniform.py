@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.graph import SPATIAL_DIMS
 from costmodels.strategy.blocks import block_numbers
@@ -18,8 +19,7 @@ from planner.request.frameworks import WayToTrain
 _FEATURES = ("filter", "channel", "head")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniformDegrees:
+class UniformDegrees(Struct, frozen=True, kw_only=True):
     """Degrees of parallelism.
 
     Parameters

@@ -12,9 +12,10 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from costmodels.cluster import Cluster, Device, list_clusters, load_cluster, load_device
 from costmodels.errors import InputError, plain
@@ -60,8 +61,7 @@ def _port_rates() -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class Probe(Struct, frozen=True, kw_only=True):
     """Where a machine is asked what it is.
 
     Parameters
@@ -79,8 +79,7 @@ class Probe:
     port_rates: Callable[[], Sequence[str]] = _port_rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
+class Detected(Struct, frozen=True, kw_only=True):
     """A cluster that was found, and what of it was not, a sentence each."""
 
     cluster: Cluster

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.errors import InputError, plain
 
@@ -20,8 +21,7 @@ _TYPED = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d{1,6})(?:\
 _MOST_HOSTS = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSize:
+class JobSize(Struct, frozen=True, kw_only=True):
     """What the environment says of a job; None for what it does not.
 
     Parameters

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from costmodels.errors import printable
 
@@ -66,8 +67,7 @@ _WAYS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
 _ADAPTER = re.compile(r"(?:mlx\d+_\w+|NIC\d+|hfi\w+|ib\w*\d+|rdma\w*|efa\w*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU as `QUERY` prints it; memory in GiB, None for what is not told."""
 
     name: str
@@ -75,8 +75,7 @@ class Gpu:
     pcie: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class Wiring(Struct, frozen=True, kw_only=True):
     """How the GPUs of a host are joined.
 
     Parameters

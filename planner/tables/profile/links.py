@@ -12,9 +12,10 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
+
+from msgspec import Struct
 
 from costmodels.cluster.curve import CURVED
 from planner.tables.profile.place import MeasuredPlace
@@ -33,8 +34,7 @@ _ELEMENT: Final = 4
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRanks:
+class JobRanks(Struct, frozen=True, kw_only=True):
     """The processes of a job.
 
     Parameters

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.compute import Work
@@ -41,8 +41,7 @@ SLOWER_POWER: Final = 4
 MOST_LAYERS: Final = 3000
 
 
-@dataclass(slots=True)
-class Need:
+class Need(Struct):
     """One shape that a question asks the time of.
 
     Parameters
@@ -63,8 +62,7 @@ class Need:
     modelled: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class Needs(Struct, frozen=True, kw_only=True):
     """What a question rests on.
 
     Parameters

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
+
+from msgspec import Struct
 
 from planner.tables.profile.shape import Shape
 
 Calls = dict[str, Callable[[], object]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
+class _Maker(Struct, frozen=True):
     """Makes random tensors on a device.
 
     Parameters

@@ -6,9 +6,10 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+
+from msgspec import Struct
 
 from costmodels.errors import InputError, printable
 from planner.tables.profile.timing import Batch, batch_by_clock, batch_by_events
@@ -21,8 +22,7 @@ _SIZE = 256
 SAME = ("device", "host", "software", "threads", "clock")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPlace:
+class MeasuredPlace(Struct, frozen=True, kw_only=True):
     """A device of this machine.
 
     Parameters

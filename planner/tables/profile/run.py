@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from costmodels.compute import CostTable
 from costmodels.units import format_seconds
@@ -36,8 +38,7 @@ WORD_SECONDS: Final = 0.5
 ROUNDS: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a profile is.
 
     Parameters

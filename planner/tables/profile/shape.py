@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from costmodels.compute import Work
 
@@ -27,8 +28,7 @@ SHAPE_COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """One local shape to be measured.
 
     Parameters
@@ -67,11 +67,11 @@ class Shape:
         if not windowed and self.kernel:
             raise ValueError(f"a kernel for a {self.operation}")
         if not self.stride:
-            object.__setattr__(self, "stride", (1,) * len(self.kernel))
+            structs.force_setattr(self, "stride", (1,) * len(self.kernel))
         if len(self.stride) != len(self.kernel):
             raise ValueError(f"{len(self.stride)} strides for a kernel of {len(self.kernel)} dims")
         if not self.out_extents and self.operation != "global_pool":
-            object.__setattr__(self, "out_extents", self._half_padded())
+            structs.force_setattr(self, "out_extents", self._half_padded())
         self._check_extents()
         if self.operation == "attention":
             self._check_attention()

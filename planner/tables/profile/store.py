@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from costmodels.cluster.curve import CollectiveCurve
 from costmodels.communication.curves import fitted_curve
@@ -30,8 +30,7 @@ Sweep = tuple[str, int, int]
 TIME_COLUMNS = (*COLUMNS, "visible", "spread")
 
 
-@dataclass(slots=True)
-class MeasuredProfile:
+class MeasuredProfile(Struct):
     """Times that were measured, and the file that they are kept in.
 
     Parameters

@@ -10,8 +10,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 WARM_UP: Final = 5
 BATCHES: Final = 9
@@ -24,8 +25,7 @@ PATIENCE_SECONDS: Final = 1.0
 Batch = Callable[[Callable[[], object], int], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """How long a call takes.
 
     Parameters

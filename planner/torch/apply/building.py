@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from msgspec import Struct
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankParts:
+class RankParts(Struct, frozen=True, kw_only=True):
     """What a rank has of a plan, beside its weights.
 
     Parameters

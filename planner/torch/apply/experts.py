@@ -8,11 +8,11 @@ arrives, and send the results back. Nothing is dropped, so that a rank may get m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch.autograd import Function
 
 from planner.torch.apply.reading import read, weight_use
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertNodes:
+class ExpertNodes(Struct, frozen=True, kw_only=True):
     """The operators of a mixture of experts.
 
     Parameters

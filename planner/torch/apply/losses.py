@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 IGNORED = -100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """The loss of a module that has none itself.
 
     Parameters

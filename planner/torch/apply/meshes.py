@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from costmodels.errors import InputError
 from planner.plan import Plan
@@ -23,7 +25,7 @@ def with_axes_of_shards(plan: Plan) -> Plan:
         assert sharding is not None, "plans that are applied say where tensors lie"
         name = sharding.meshes[mesh].axes[axis].name
         alike = [n for n, one in enumerate(sharding.meshes) if name in one.names]
-        plan = replace(plan, sharding=_cut_sharding(sharding, alike, name, inner))
+        plan = dataclasses.replace(plan, sharding=_cut_sharding(sharding, alike, name, inner))
     return plan
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
+from msgspec import Struct
 from torch import Tensor, nn
 
 from planner.plan import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(Struct, frozen=True, kw_only=True):
     """What a rank sent or received at once.
 
     Parameters

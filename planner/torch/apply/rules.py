@@ -8,10 +8,11 @@ rank has all, or where samples alone are cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.torch.apply.views import (
     LayoutError,
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 Given: TypeAlias = "Mapping[str, Any]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A tensor that a rank has when an operator runs.
 
     Parameters
@@ -48,16 +48,14 @@ class Held:
     is_constant: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnBlock:
+class OwnBlock(Struct, frozen=True, kw_only=True):
     """The part of a tensor of which a rank has all that lies where a layout says."""
 
     of: Held
     layout: ViewLayout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """An operator on blocks.
 
     Parameters
@@ -75,8 +73,7 @@ class Call:
     layout: ViewLayout | tuple[ViewLayout, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
+class RankPlace(Struct, frozen=True, kw_only=True):
     """The ranks that an operator runs on, as far as rules need to know them.
 
     Parameters

@@ -8,10 +8,10 @@ do both, so that views of what was gathered count, too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from msgspec import Struct
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -83,8 +83,7 @@ def _never(kept: object) -> Tensor:
     raise AssertionError("nothing is computed backward from what is computed again")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GatheredTensor:
+class _GatheredTensor(Struct, frozen=True, kw_only=True):
     """What was gathered: the block that it was gathered from, how, and its memory."""
 
     block: Tensor
@@ -92,8 +91,7 @@ class _GatheredTensor:
     memory: StorageWeakRef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
+class _View(Struct, frozen=True, kw_only=True):
     """A view of what was gathered, as autograd would have kept it."""
 
     of: _GatheredTensor

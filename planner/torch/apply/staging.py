@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planner.torch.apply.steps import Leaf, Program, RankStep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSteps:
+class StageSteps(Struct, frozen=True, kw_only=True):
     """What one stage runs.
 
     Parameters

@@ -7,11 +7,11 @@ norm, one of a norm by the root mean square, forward and again backward.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from planner.torch.apply.redistribution import MeshRanks, Move
 from planner.torch.apply.rules import Call, Given, Held, RankPlace, rule
@@ -30,8 +30,7 @@ _SOFTMAX = ("softmax", "_softmax", "log_softmax", "_log_softmax")
 _HALF = (torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True, slots=True)
-class RankSums:
+class RankSums(Struct, frozen=True):
     """Sums over the members of some axes, inside of an operator of a layer."""
 
     ranks: MeshRanks

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from planner.plan import Plan
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class Leaf(Struct, frozen=True, kw_only=True):
     """A use of a weight: a leaf of its own, whose gradient is summed as its layer says.
 
     Parameters
@@ -41,8 +41,7 @@ class Leaf:
     sums: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStep:
+class RankStep(Struct, frozen=True, kw_only=True):
     """One thing that a rank does.
 
     Parameters
@@ -69,8 +68,7 @@ class RankStep:
         return [one.key for one in refs_of(self.given)]
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True):
     """A result of before, by its key."""
 
     key: object
@@ -87,8 +85,7 @@ def refs_of(given: object) -> list[Ref]:
     return []
 
 
-@dataclass(slots=True, kw_only=True)
-class Program:
+class Program(Struct, kw_only=True):
     """What all ranks of a plan run.
 
     Parameters

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 from torch import nn
 
 from costmodels.errors import InputError
@@ -130,7 +131,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
             resized = one.tensor.new_zeros((batch, *one.tensor.shape[1:]))
             if first is not None and resized.is_floating_point():
                 resized = resized.to(first.dtype)
-            object.__setattr__(one, "tensor", resized)
+            structs.force_setattr(one, "tensor", resized)
     states = [(each, each.training) for each in model.modules()]
     model.train()
     try:

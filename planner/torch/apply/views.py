@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planner.models.traced.values import Value
 from planner.plan.sharding import PARTIAL, TensorPlacement, sharded_dim
@@ -20,8 +22,7 @@ class LayoutError(Exception):
     """A tensor that cannot lie as it should."""
 
 
-@dataclass(frozen=True, slots=True)
-class DimPart:
+class DimPart(Struct, frozen=True):
     """Positions of a dim, and the axes of the mesh that cut them, by number."""
 
     extent: int
@@ -31,8 +32,7 @@ class DimPart:
 Parts = tuple[DimPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ViewLayout:
+class ViewLayout(Struct, frozen=True):
     """Where a tensor lies.
 
     Parameters

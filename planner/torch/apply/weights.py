@@ -8,9 +8,10 @@ under one plan is loaded under another.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
+class Weight(Struct, frozen=True, kw_only=True):
     """One weight of a module.
 
     Parameters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.distribution import Distribution, one_candidate
 from costmodels.graph import SPATIAL_DIMS, Graph, Layer
@@ -18,8 +19,7 @@ TOLERANCE = 1e-12
 CUT_BIAS = "a bias is held by all that hold its filters, and charged as cut by channels"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeDifference:
+class SizeDifference(Struct, frozen=True, kw_only=True):
     """Messages whose size is not what the cost models charge.
 
     Parameters
@@ -40,8 +40,7 @@ class SizeDifference:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Struct, frozen=True, kw_only=True):
     """What comparing a plan with one process found.
 
     Parameters
@@ -157,8 +156,7 @@ def differences(
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Convolutional:
+class _Convolutional(Struct, frozen=True, kw_only=True):
     """Why messages of layers that are split in space are not of the size that is charged.
 
     A reason allows one size, or the sizes between two bounds.

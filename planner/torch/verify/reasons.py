@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.communication.layout import Layouts
 from costmodels.distribution import one_candidate
@@ -19,8 +20,7 @@ from planner.torch.verify.charged import Key
 from planner.torch.verify.found import CUT_BIAS, is_same_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageSizes:
+class MessageSizes(Struct, frozen=True, kw_only=True):
     """What ranks received in a step, beside what is charged. [items]
 
     Parameters

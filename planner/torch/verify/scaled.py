@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
@@ -19,8 +21,7 @@ _LEAST_COUNT = 32
 _BATCHES, _MOST_WORK = (2, 4, 8, 16, 32, 64), 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallPlan:
+class SmallPlan(Struct, frozen=True, kw_only=True):
     """What is run in place of a plan.
 
     Parameters

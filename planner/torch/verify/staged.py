@@ -5,10 +5,13 @@ The layers of the module that is run are planned as those of the plan that their
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
@@ -20,8 +23,7 @@ from planner.plan.shard import shard_plan
 from planner.torch.verify.scaled import fewer_ranks, fewer_ways
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class Outline(Struct, frozen=True, kw_only=True):
     """What of a plan is kept on fewer ranks.
 
     Parameters
@@ -167,7 +169,7 @@ def small_plan(
         )
         for name in splits
     }
-    found = replace(
+    found = dataclasses.replace(
         plan,
         model=network.name,
         input_shape=network.input_shape,

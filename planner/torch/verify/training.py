@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct, field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 _NEVER = 1e-300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingTask:
+class TrainingTask(Struct, frozen=True, kw_only=True):
     """What is run.
 
     Parameters
@@ -67,8 +66,7 @@ class TrainingTask:
     fault: Callable[[PlannedTransformer], None] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Trained:
+class Trained(Struct, kw_only=True):
     """What a rank found.
 
     Parameters

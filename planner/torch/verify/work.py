@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from costmodels.errors import InputError
@@ -24,8 +25,7 @@ from planner.torch.verify.precision import all_in_double
 from planner.torch.verify.reference import Steps, reference_steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTask:
+class RankTask(Struct, frozen=True, kw_only=True):
     """What is run.
 
     Parameters
@@ -48,8 +48,7 @@ class RankTask:
     steps: int
 
 
-@dataclass(slots=True, kw_only=True)
-class RankOutcome:
+class RankOutcome(Struct, kw_only=True):
     """What a rank found.
 
     Parameters

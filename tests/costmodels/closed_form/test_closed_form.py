@@ -7,10 +7,10 @@ items: x1 = 4 x 16, y1 = x2 = 8 x 16, y2 = 8 x 16 = x3, y3 = 8.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from machines import ALPHA, BANDWIDTH, FLOP_RATE, UPDATE_RATE, cluster, graph, machine
+from msgspec.structs import replace
 
 from costmodels.closed_form import CLOSED_FORMS, closed_form_step, paleo, paradl
 from costmodels.distribution import Distribution

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -277,7 +276,7 @@ def test_nouns_cannot_change() -> None:
     assert made.peak_flops["fp32"] == 1e12
     with pytest.raises(TypeError):
         made.peak_flops["fp32"] = 0.0  # type: ignore[index]
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         made.memory = 1.0  # type: ignore[misc]
 
 

@@ -1,9 +1,9 @@
 """Clusters of several kinds of hosts: what files may say, and what the whole is."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from costmodels.cluster import dump_cluster, load_cluster, load_device
 from costmodels.errors import InputError

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from costmodels.cluster import Cluster, Level, list_clusters, load_cluster
 from costmodels.communication.collectives import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from local_works import V100, Gpu, conv
+from msgspec.structs import replace
 
 from costmodels import compute
 from costmodels.compute import ComputeModel, TimeSource, Work

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from local_works import conv
+from msgspec.structs import replace
 
 from costmodels.compute import Work
 from costmodels.compute.work import DENSE_DIRECTIONS

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.accuracy.machines import row_cluster
 from costmodels.communication.topology import Topology

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from machines import cluster, graph, machine
+from msgspec.structs import replace
 
 from costmodels.communication.halo import halo_exchange
 from costmodels.compute import ComputeModel, Work

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from costmodels.cluster import load_cluster, load_device
 from costmodels.compute import ATTENTION_KERNELS, ComputeModel, Work
@@ -134,7 +133,7 @@ def test_backward_of_a_product_is_two_kernels(graph):
     assert kernels(linear, "forward") == 1
     assert kernels(linear, "backward") == 2
     gate = graph.layers[of_kind(graph, "glu")]
-    assert kernels(dataclasses.replace(gate, operation="glu_apart"), "forward") == 2
+    assert kernels(replace(gate, operation="glu_apart"), "forward") == 2
 
 
 def test_gates_and_losses_apart_move_more(graph):
@@ -209,7 +208,7 @@ def test_a_limit_on_power_slows_products_and_nothing_else():
 
 def test_transformers_are_slower_under_a_limit_on_power_and_others_are_not():
     cluster = load_cluster("dgx-h100")
-    free = dataclasses.replace(cluster, device=dataclasses.replace(cluster.device, sustained=1.0))
+    free = replace(cluster, device=replace(cluster.device, sustained=1.0))
     asked = {"gpus": 8, "global_batch_size": 64, "precision": "bf16"}
     steps = {
         name: [simulate(name, cluster=c, **asked).step_time for c in (free, cluster)]
@@ -221,7 +220,7 @@ def test_transformers_are_slower_under_a_limit_on_power_and_others_are_not():
 
 def test_a_host_that_runs_ahead_is_never_slower_than_one_that_waits():
     ahead = load_runtime("megatron")
-    waits = dataclasses.replace(ahead, runs_ahead=False)
+    waits = replace(ahead, runs_ahead=False)
     asked = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 8, "precision": "bf16"}
     times = [simulate("gpt2", runtime=r, input_size=512, **asked).step_time for r in (ahead, waits)]
     assert times[0] <= times[1] * 1.001

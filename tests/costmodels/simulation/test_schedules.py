@@ -8,10 +8,10 @@ backward passes (B the whole of one, unless W runs apart), R is a forward pass c
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from machines import cluster
+from msgspec.structs import replace
 from pipelines import (
     BLOCK,
     CHANNELS,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from machines import cluster
+from msgspec.structs import replace
 from pipelines import chain, compile_job, simulated
 from simulated_jobs import LAYERS, WEIGHT, dp, gpt, zero
 

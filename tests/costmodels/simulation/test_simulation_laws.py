@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import BANDWIDTH, cluster, graph
+from msgspec.structs import replace
 from pipelines import BLOCK, PLAIN, SAMPLES, chain, compile_job, simulated
 from simulated_jobs import WEIGHT
 

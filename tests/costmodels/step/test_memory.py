@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import graph
+from msgspec.structs import replace
 
 from costmodels.graph import Graph
 from costmodels.step.memory import (

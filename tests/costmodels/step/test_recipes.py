@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from machines import cluster
+from msgspec.structs import replace
 from pipelines import chain, compile_job
 from simulated_jobs import LAYERS, WEIGHT, dp
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from costmodels.graph import Graph, Network, build_graph
 from costmodels.simulation.buckets import unit_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import load_cluster
@@ -83,7 +84,7 @@ def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch)
 
     def answered(part, limit):
         limits.append(limit)
-        return replace(whole, step_time_s=(0.8 if part.gpus == 3 else 0.9) * seconds)
+        return dataclasses.replace(whole, step_time_s=(0.8 if part.gpus == 3 else 0.9) * seconds)
 
     parts = [(0.5 * seconds, None, on_gpus(setting, count)) for count in (3, 2)]
     monkeypatch.setattr(FewerGpus, "_promising", lambda self, best, told: (parts, math.inf))
@@ -97,7 +98,7 @@ def test_what_is_asked_for_without_an_estimate_takes_no_place_of_what_promises(m
     question = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16}
     setting = resolve(make_request("optimize", question))
     plan = planner.optimize("gpt2", gpus=8, cluster="dgx-h100", global_batch_size=16)
-    faster = replace(plan, gpus=2, step_time_s=0.8 * plan.step_time_s)
+    faster = dataclasses.replace(plan, gpus=2, step_time_s=0.8 * plan.step_time_s)
     rows = [(part * plan.step_time_s, None, on_gpus(setting, n)) for part, n in PROMISES]
     monkeypatch.setattr(FewerGpus, "_promising", lambda self, best, told: (rows, math.inf))
 
@@ -136,7 +137,7 @@ def test_what_was_expected_to_be_faster_and_is_not_hides_no_smaller_number(monke
 
     def answered(part, limit):
         asked.append(part.gpus)
-        return replace(plan, gpus=part.gpus, step_time_s=steps[part.gpus])
+        return dataclasses.replace(plan, gpus=part.gpus, step_time_s=steps[part.gpus])
 
     monkeypatch.setattr(FewerGpus, "_expected", near)
     monkeypatch.setattr(FewerGpus, "_usual", lambda self, part: math.inf)
@@ -153,7 +154,7 @@ def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
     plan = planner.optimize("gpt2", gpus=8, cluster="dgx-h100", global_batch_size=16)
     part = on_gpus(setting, 4)
     least = 0.5 * plan.search.lower_bound_s
-    slower = replace(
+    slower = dataclasses.replace(
         plan,
         step_time_s=2.0 * plan.step_time_s,
         search=replace(plan.search, lower_bound_s=least),

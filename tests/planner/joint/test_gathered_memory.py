@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from planner.joint.choices import choices, insides
 from planner.joint.estimate import Estimates

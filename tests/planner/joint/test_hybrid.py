@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import planner
 from planner.joint.bounds import ChoiceBounds
@@ -151,7 +152,7 @@ def test_as_many_blocks_are_computed_again_as_fewer_shards_take_to_fit(config):
 
     estimates, choice = asked(None)
     few = replace(choice, shard_size=8)
-    again = replace(choice.inside, recompute="full")
+    again = dataclasses.replace(choice.inside, recompute="full")
     everything = replace(few, inside=again)
     least, most = estimates.of(everything).memory, estimates.of(few).memory
     assert estimates.of(choice).memory < least  # so that all ranks together need not

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import planner
 from costmodels.errors import InputError
@@ -514,7 +515,7 @@ def test_an_interrupt_of_the_splits_of_one_stage_is_told(config, monkeypatch, le
             raise stopped_error("interrupt")
         setting, options, *others = asked
         plan = plan_for(setting, replace(options, limit=math.inf), *others)
-        return replace(plan, search=replace(plan.search, stopped_by="interrupt"))
+        return dataclasses.replace(plan, search=replace(plan.search, stopped_by="interrupt"))
 
     monkeypatch.setattr(answer, "plan_for", interrupted)
     monkeypatch.setattr(answer, "left_splits", lambda setting, found, limit: found)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import planner
 from costmodels.cluster import HostGroup, load_cluster
@@ -209,7 +210,7 @@ def test_the_plan_is_what_the_simulation_says(few, tmp_path):
     assert plan.shares or plan.stages
     if plan.shares:
         assert sum(share.batch for share in plan.shares) == plan.global_batch_size
-    fast = planned(resolve(replace(few.request, gpus=2)))
+    fast = planned(resolve(dataclasses.replace(few.request, gpus=2)))
     assert plan.step_time_s <= fast.step_time_s
 
 
@@ -249,8 +250,8 @@ def test_splits_that_fit_are_shared_out_first(few):
         options=SearchOptions(),
         deadline=Deadline(None),
     ).look()
-    fastest = replace(found.estimates[0].choice.inside, recompute="none")
-    others = [replace(one.choice.inside, recompute="none") for one in found.estimates]
+    fastest = dataclasses.replace(found.estimates[0].choice.inside, recompute="none")
+    others = [dataclasses.replace(one.choice.inside, recompute="none") for one in found.estimates]
     other = next(split for split in reversed(others) if split != fastest)
     # as if nothing but that fitted
     rows = tuple(
@@ -319,7 +320,7 @@ def test_tables_are_of_one_kind_of_device(tmp_path, pair):
         "stride,groups,seconds\nlinear,forward,bf16,8,64,64,,,,,1,1e-5\n"
     )
     with pytest.raises(InputError, match="one kind of device that a job uses"):
-        resolve(replace(pair.request, tables=(str(table),)))
+        resolve(dataclasses.replace(pair.request, tables=(str(table),)))
 
 
 def test_replicas_lie_on_whole_hosts_or_on_parts_of_one(tmp_path):

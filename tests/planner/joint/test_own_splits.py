@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 import planner
 from benchmarks.planning.monotonic import faster
@@ -130,7 +131,7 @@ def test_what_every_split_keeps_too_much_of_is_not_searched(searched):
     cluster = replace(search.setting.cluster, device=replace(device, memory=memory))
     small = replace(search.setting, cluster=cluster)
     fresh = {"simulated": [], "tried": {}, "work": 0, "longest": 0.0}
-    own = replace(own, setting=small, least=LeastOfStages(small), best=None, **fresh)
+    own = dataclasses.replace(own, setting=small, least=LeastOfStages(small), best=None, **fresh)
     own.run()
     assert own.simulated
     assert 1 not in {one.placed.strategy.schedule.micro_batches for one in own.simulated}

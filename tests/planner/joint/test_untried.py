@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from planner.joint.misfits import Misfits
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch_extra
+from msgspec.structs import replace
 
 torch_extra.require("torch")
 

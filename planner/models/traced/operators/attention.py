@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from planner.models.traced.nodes import TracedNode
 from planner.models.traced.operators.registry import operator, tensor_of

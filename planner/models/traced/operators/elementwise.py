@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.graph.kinds.pointwise import FUNCTIONS
 from planner.models.traced.nodes import TracedNode

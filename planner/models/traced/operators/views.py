@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from planner.models.traced.nodes import Arguments, TracedNode
 from planner.models.traced.operators.registry import dim_at, operator, tensor_of
