@@ -247,9 +247,9 @@ def _reading(
                 after=tuple(dict.fromkeys((*op.after, *refs))),
                 takes=tuple(_fetched(k) if _fetched(k) in brought else k for k in op.takes),
                 uses=tuple(_fetched(k) if _fetched(k) in brought else k for k in op.uses),
+                # what computes again does not receive again what it reads: that came back
+                makes=tuple(row for row in op.makes if _fetched(row[0]) not in brought),
             )
-            if refs
-            else op
         )
     return rows
 

@@ -298,3 +298,18 @@ def test_a_strategy_file_says_what_waits_in_the_host(tmp_path):
     times = [re.search(r'"step_time_s": ([\d.]+)', r.stdout)[1] for r in (first, again)]
     assert times[0] == times[1]
     assert math.isfinite(float(times[0]))
+
+
+SCHEDULES = [{}, {"schedule": "zero-bubble"}, {"schedule": "interleaved", "chunks": 3}]
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "ddp", "nanotron"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", 1])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nothing_of_a_step_is_left_when_it_ends(folder, runtime, recompute, schedule):
+    # what stages receive came back for what is computed again, and was received once more
+    pipeline = {"pp": 2, "recompute": recompute, "runtime": runtime, **schedule}
+    for parts in ((), ("activations",), PARTS):
+        ledger = simulate(folder, offload=parts, **pipeline).simulated.task_times.ledger
+        left = {key: holder for live in ledger.live for key, (holder, _) in live.items()}
+        assert not [key for key, holder in left.items() if holder.startswith("activation")]
