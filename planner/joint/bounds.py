@@ -7,6 +7,7 @@ memory; docs/joint-search.md has the proofs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -64,6 +65,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         default_factory=dict
     )
     filled: dict[tuple[object, ...], float] = field(default_factory=dict)
+    known: dict[Choice, float] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
         """The choices that the bound of one holds for, wherever it is cut."""
@@ -110,7 +112,22 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         room = self.setting.cluster.device.memory
         if fitting and self.memory.of(choice, inside) > room:
             return math.inf
-        ways = [choice] if alone else self.shards(choice)
+        if alone:
+            return self._least(choice, inside, [choice])
+        if choice not in self.known:
+            self.known[choice] = self._least(choice, inside, self.shards(choice))
+        return self.known[choice]
+
+    def _least(self, choice: Choice, inside: MicroBatch, ways: Sequence[Choice]) -> float:
+        """As `of`, whether it fits or not.
+
+        Parameters
+        ----------
+        choice, inside
+            The choice, and what a micro-batch of it costs.
+        ways
+            Those that cut its weights over as many ranks as matter.
+        """
         slowed, more = min(slowed_by_gathers(self.estimates, way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
             kept = self._kept(choice)
@@ -269,6 +286,20 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         alone = len(cuts.pieces) > len(cuts.first)
         stages = 1 if cuts.by_shares else max(choice.parts - alone, 1)
         return max(max(short, 0.0) * min(ratios, default=0.0), stages * min(each))
+
+    def with_hosts(self, choice: Choice, most: float) -> float:
+        """As `of`, by copies alone where these take too long; without any, whether it fits or not.
+
+        Parameters
+        ----------
+        choice, most
+            The choice, and what a step may take. [s]
+        """
+        if not choice.offload:
+            return self.of(choice, fitting=False)
+        inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
+        copies = self._of_hosts(choice, inside) / choice.pp
+        return copies if copies > most else self.of(choice)
 
     def _of_hosts(self, choice: Choice, inside: MicroBatch) -> float:
         """What all stages take at least for copies, and for updates on hosts. [s]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from planner.errors import InfeasibleError
 from planner.joint.activations import LeastOfStages
+from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import (
     Choice,
     choices,
@@ -331,6 +332,9 @@ class FewerGpus:
             # what is slower than another by its passes alone is not the fastest
             margin=0.0,
         )
+        if self.in_hosts:
+            bounds = ChoiceBounds(setting=part, estimates=estimates, floors=floors)
+            ranking.refutes, ranking.bounded = bounds.memory.refutes, bounds.with_hosts
         ranked, _ = ranking.of(rows, every=False)
         room = capacity * (1.0 + MEMORY_MARGIN)
         partly, hybrid = self.wishes.leaves_some_again, self.wishes.leaves_shards

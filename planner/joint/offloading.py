@@ -55,24 +55,32 @@ def with_offload(
     capacity = ranking.capacity
     fitting = (one for one in ranked if one.memory <= capacity)
     surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
-    best = min(surely, default=math.inf)
+    best = min([ranking.limit, *surely])
     found = list(ranked)
     heavier = (one for one in ranked if not (ranking.fits(one) or one.choice.again))
     alone = [one for one in heavier if not is_variant(one.choice)]
     # estimates of memory are not exact
     most, refined = capacity * (1.0 + MEMORY_MARGIN), 0
+    memory = MemoryBounds(ranking.estimates)
+
+    def promises(choice: Choice) -> bool:
+        limit = best * (1.0 + MARGIN)
+        return limit == math.inf or ranking.bounded(choice, limit) <= limit
+
     for one in alone[:MOST_LOOKED_AT]:
         if one.seconds > best or refined == MOST_REFINED:
             break
         *ways, all_of_it = offloaded(one.choice)
+        # copies only add to what it takes without
+        if memory.refutes(all_of_it) or not promises(one.choice):
+            continue
         least = ranking.estimates.of(all_of_it)
         if least.memory > most:
             continue
         refined += 1
-        others = [least, *map(ranking.estimates.of, ways)]
+        others = [least, *(ranking.estimates.of(way) for way in ways if promises(way))]
         found += [other for other in others if other.memory <= most]
         best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
-    memory = MemoryBounds(ranking.estimates)
     # told one by one, as far as they are asked for
     rows = (row for row in heavy if not memory.refutes(row[1]))
     left = ranking.add(rows, found, margin=MARGIN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, field
@@ -20,6 +20,8 @@ MARGIN = 0.03
 MEMORY_MARGIN = 0.03
 # What takes longer than the best estimate by more, by its passes alone, is not estimated in full.
 PASSED_OVER = 0.2
+# So many are estimated, none of which fits, before others are asked whether they may. [items]
+IN_VAIN = 256
 # A choice with what no step of it takes less than, and many of them, the least first. [s]
 Row = tuple[float, Choice]
 Rows = Sequence[Row]
@@ -55,6 +57,9 @@ class Ranking(Struct, kw_only=True, eq=False):
         Estimates by the choice that was asked for, wherever it is cut.
     counts
         Of those choices, what they have in common with others that compute more again.
+    refutes, bounded
+        Whether a choice is known not to fit, and what one of which some waits in the hosts takes
+        at least, as far as that tells it from what may be taken: less work than estimates. [s]
     """
 
     estimates: Estimates
@@ -69,6 +74,8 @@ class Ranking(Struct, kw_only=True, eq=False):
     needless: list[tuple[float, Choice]] = field(default_factory=list)
     known: dict[Choice, Estimate] = field(default_factory=dict)
     counts: set[tuple[int, ...]] = field(default_factory=set)
+    refutes: Callable[[Choice], bool] = lambda _: False
+    bounded: Callable[[Choice, float], float] = lambda _, most: 0.0
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
@@ -118,6 +125,8 @@ class Ranking(Struct, kw_only=True, eq=False):
     ) -> float:
         """Estimate choices that may be the fastest; return what all others take at least. [s]
 
+        Where nothing fits, those that are known not to are told with what they take at least.
+
         Parameters
         ----------
         rows, every
@@ -128,14 +137,42 @@ class Ranking(Struct, kw_only=True, eq=False):
             As of `add`.
         """
         margin = self.margin if margin is None else min(margin, self.margin)
-        fitting = (one.seconds for one in found if self.fits(one))
-        best = min(self.limit, min(fitting, default=math.inf))
+        hopeless: list[Row] = []
+        left = self._estimate(rows, every, found, margin, hopeless)
+        if any(map(self.fits, found)):
+            return min(left, self._estimate(hopeless, every, found, margin))
+        found += [Estimate(choice=one, seconds=least, memory=math.inf) for least, one in hopeless]
+        return left
+
+    def _estimate(
+        self,
+        rows: Iterable[Row],
+        every: bool,
+        found: list[Estimate],
+        margin: float,
+        hopeless: list[Row] | None = None,
+    ) -> float:
+        """As `_estimate_all`.
+
+        Parameters
+        ----------
+        rows, every, found, margin
+            As of `_estimate_all`.
+        hopeless
+            To which those are added instead that are known not to fit, as long as nothing does.
+        """
+        fitting = [one.seconds for one in found if self.fits(one)]
+        best = min([self.limit, *fitting])
         refused: set[object] = set()
         for floor, choice in rows:
             late = self.deadline.passed and bool(found)
             self.cut_short |= late
             if late or (floor > best * (1.0 + MARGIN) and not every):
                 return floor
+            in_vain = not (fitting or every) and len(found) >= IN_VAIN
+            if hopeless is not None and in_vain and self.refutes(choice):
+                hopeless.append((floor, choice))
+                continue
             # a network may be cut into few stages, and not into many
             kind = choice.inside, choice.pp * choice.chunks
             if kind in refused:
@@ -153,6 +190,7 @@ class Ranking(Struct, kw_only=True, eq=False):
             self.known[choice] = one
             self.counts.add(_besides_again(choice))
             if self.fits(one):
+                fitting.append(one.seconds)
                 best = min(best, one.seconds)
         return math.inf
 
@@ -171,6 +209,8 @@ class Ranking(Struct, kw_only=True, eq=False):
         # what is computed again only adds to the rest
         less = self._with_less_again(choice)
         passes = max([self.estimates.least(choice), *(one.seconds for one in less)])
+        if choice.offload and passes <= most < math.inf:
+            passes = max(passes, self.bounded(choice, most))
         if passes > most:
             self.passed.append((passes, choice))
             return True

@@ -147,6 +147,8 @@ class JointSearch:
                 margin=margin if self.passes_over else math.inf,
                 left_out=self.left_out,
             )
+            if simulations.offloads:
+                ranking.refutes, ranking.bounded = bounds.memory.refutes, bounds.with_hosts
             if simulates:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.ranking import Ranking
 from planner.joint.runtimes import searched_runtime
@@ -77,3 +79,45 @@ def test_what_cannot_be_cut_into_so_many_stages_may_be_cut_into_fewer():
     found, _ = ranking.of([(0.0, many), (0.0, fewer)], every=True)
     assert ["10 stages" in said for said in ranking.left_out] == [True]
     assert [one.choice for one in found] == [fewer]
+
+
+def _with_bounds(memory, told):
+    question = {"model": "gpt2", "gpus": 4, "cluster": "dgx-a100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", {**question, "memory": memory}))
+    rows = [(0.0, one) for one in choices(setting, list(insides(setting)))]
+    estimates = Estimates(setting, searched_runtime(setting))
+    ranking = Ranking(
+        estimates=estimates, deadline=Deadline(None), capacity=setting.cluster.device.memory
+    )
+    if told:
+        floors = PipelineBounds(setting, estimates.plain.reduced, fills_bubbles=True)
+        bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
+        ranking.refutes, ranking.bounded = bounds.memory.refutes, bounds.with_hosts
+    found, left = ranking.of(rows, every=False)
+    assert left == math.inf
+    return ranking, found
+
+
+def test_what_is_known_not_to_fit_is_not_estimated_where_nothing_fits(monkeypatch):
+    monkeypatch.setattr("planner.joint.ranking.IN_VAIN", 8)
+    told, found = _with_bounds("1.2 GiB", told=True)
+    alone, others = _with_bounds("1.2 GiB", told=False)
+    assert not any(map(told.fits, others))
+    hopeless = {one.choice for one in found if one.memory == math.inf}
+    assert len(hopeless) > 0.5 * len(found) > 50
+    assert not hopeless & told.known.keys()
+    # nothing is forgotten, and what was left out holds too much indeed
+    assert hopeless | told.known.keys() == alone.known.keys()
+    assert min(alone.known[one].memory for one in hopeless) > alone.capacity
+
+
+def test_what_does_not_fit_is_estimated_where_something_fits(monkeypatch):
+    # as few blocks are computed again as fit of what does not with none
+    monkeypatch.setattr("planner.joint.ranking.IN_VAIN", 1)
+    told, found = _with_bounds("2.4 GiB", told=True)
+    alone, others = _with_bounds("2.4 GiB", told=False)
+    assert 0 < sum(map(told.fits, found)) < len(found)
+    assert all(one.memory < math.inf for one in found)
+    assert {*told.unseen, *told.known} == {*alone.unseen, *alone.known}
+    best = [min(one.seconds for one in rows if told.fits(one)) for rows in (found, others)]
+    assert best[0] == best[1]
