@@ -52,6 +52,10 @@ class Misjudged(Struct, kw_only=True, eq=False):
         alike = self.off.get(one.choice.layout, 1.0)
         return one.seconds * self.off.get(_stages(one), min(alike, math.sqrt(alike)))
 
+    def least(self, one: Estimate) -> float:
+        """An estimate, or less of it where those alike were faster than they were estimated. [s]"""
+        return min(one.seconds, self.expected(one))
+
     def memory(self, one: Estimate) -> float:
         """What it holds, where those of the same layout hold more than was estimated. [B]"""
         return one.memory * max(self.below.get(_stages(one), 1.0), 1.0)

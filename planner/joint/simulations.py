@@ -187,15 +187,13 @@ class Simulations:
             self.attempt(choice, bound, anyhow=True)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
-        """Simulate estimates in their order, as long as one promises to be better.
-
-        Beyond what is cheap, they are taken to be as far off as those of the same layout were.
-        """
+        """Simulate estimates in their order that promise to be better, as far off as others."""
         room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
         near = rows[0].seconds * (1.0 + TIED) if rows else 0.0
         for place, one in enumerate(rows):
             misfit = self.best is not None and self.misjudged.memory(one) > room
-            if misfit or one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
+            slow = self.misjudged.least(one) > self.rival * (1.0 + MARGIN)
+            if misfit or slow or self._is_settled(one.choice):
                 continue
             if self.simulated and not self.has_time(one.choice):
                 continue
