@@ -298,7 +298,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         if not choice.offload:
             return self.of(choice, fitting=False)
         inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
-        copies = self._of_hosts(choice, inside) / choice.pp
+        copies = self._of_hosts(choice, inside) / choice.pp * (1.0 - ROUNDING)
         return copies if copies > most else self.of(choice)
 
     def _of_hosts(self, choice: Choice, inside: MicroBatch) -> float:

@@ -334,7 +334,7 @@ class FewerGpus:
         )
         if self.in_hosts:
             bounds = ChoiceBounds(setting=part, estimates=estimates, floors=floors)
-            ranking.refutes, ranking.bounded = bounds.memory.refutes, bounds.with_hosts
+            ranking.refutes, ranking.at_least = bounds.memory.refutes, bounds.with_hosts
         ranked, _ = ranking.of(rows, every=False)
         room = capacity * (1.0 + MEMORY_MARGIN)
         partly, hybrid = self.wishes.leaves_some_again, self.wishes.leaves_shards

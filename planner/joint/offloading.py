@@ -65,7 +65,7 @@ def with_offload(
 
     def promises(choice: Choice) -> bool:
         limit = best * (1.0 + MARGIN)
-        return limit == math.inf or ranking.bounded(choice, limit) <= limit
+        return limit == math.inf or ranking.at_least(choice, limit) <= limit
 
     for one in alone[:MOST_LOOKED_AT]:
         if one.seconds > best or refined == MOST_REFINED:

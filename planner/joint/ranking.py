@@ -57,7 +57,7 @@ class Ranking(Struct, kw_only=True, eq=False):
         Estimates by the choice that was asked for, wherever it is cut.
     counts
         Of those choices, what they have in common with others that compute more again.
-    refutes, bounded
+    refutes, at_least
         Whether a choice is known not to fit, and what one of which some waits in the hosts takes
         at least, as far as that tells it from what may be taken: less work than estimates. [s]
     """
@@ -75,7 +75,7 @@ class Ranking(Struct, kw_only=True, eq=False):
     known: dict[Choice, Estimate] = field(default_factory=dict)
     counts: set[tuple[int, ...]] = field(default_factory=set)
     refutes: Callable[[Choice], bool] = lambda _: False
-    bounded: Callable[[Choice, float], float] = lambda _, most: 0.0
+    at_least: Callable[[Choice, float], float] = lambda _, most: 0.0
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
@@ -169,7 +169,8 @@ class Ranking(Struct, kw_only=True, eq=False):
             self.cut_short |= late
             if late or (floor > best * (1.0 + MARGIN) and not every):
                 return floor
-            in_vain = not (fitting or every) and len(found) >= IN_VAIN
+            # of what waits in the hosts that is known before
+            in_vain = not (fitting or every or choice.offload) and len(found) >= IN_VAIN
             if hopeless is not None and in_vain and self.refutes(choice):
                 hopeless.append((floor, choice))
                 continue
@@ -210,7 +211,7 @@ class Ranking(Struct, kw_only=True, eq=False):
         less = self._with_less_again(choice)
         passes = max([self.estimates.least(choice), *(one.seconds for one in less)])
         if choice.offload and passes <= most < math.inf:
-            passes = max(passes, self.bounded(choice, most))
+            passes = max(passes, self.at_least(choice, most))
         if passes > most:
             self.passed.append((passes, choice))
             return True

@@ -148,7 +148,7 @@ class JointSearch:
                 left_out=self.left_out,
             )
             if simulations.offloads:
-                ranking.refutes, ranking.bounded = bounds.memory.refutes, bounds.with_hosts
+                ranking.refutes, ranking.at_least = bounds.memory.refutes, bounds.with_hosts
             if simulates:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)

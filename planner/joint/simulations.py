@@ -187,7 +187,7 @@ class Simulations:
             self.attempt(choice, bound, anyhow=True)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
-        """Simulate estimates in their order that promise to be better, as far off as others."""
+        """Simulate estimates in order that promise to be better, if as far off as those alike."""
         room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
         near = rows[0].seconds * (1.0 + TIED) if rows else 0.0
         for place, one in enumerate(rows):

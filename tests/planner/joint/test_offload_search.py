@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import pytest
@@ -84,6 +85,10 @@ def test_no_offloaded_choice_undercuts_its_bounds(tmp_path, tied, optimizer, clu
         assert found is not None, reason
         assert alone is not None
         assert bounds.of(other) <= found.seconds
+        # by copies alone, and as far as the bound that knows the most
+        assert 0.0 < bounds.with_hosts(other, 0.0) <= bounds.of(other, fitting=False)
+        assert bounds.with_hosts(other, math.inf) == bounds.of(other)
+        assert bounds.with_hosts(choice, 0.0) == bounds.of(choice, fitting=False)
         assert least_copied(setting, other, weights.least_parameters(other)) <= found.seconds
         inside = estimates.insides(other.zero).of(other.inside, other.samples)
         assert bounds.memory.of(other, inside) <= found.peak_memory

@@ -92,7 +92,7 @@ def _with_bounds(memory, told):
     if told:
         floors = PipelineBounds(setting, estimates.plain.reduced, fills_bubbles=True)
         bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
-        ranking.refutes, ranking.bounded = bounds.memory.refutes, bounds.with_hosts
+        ranking.refutes, ranking.at_least = bounds.memory.refutes, bounds.with_hosts
     found, left = ranking.of(rows, every=False)
     assert left == math.inf
     return ranking, found
