@@ -345,7 +345,7 @@ class FewerGpus:
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
         rivals = [one for one in ranked if one.memory <= room]
-        if not rivals and self.in_hosts and may_offload(part, self.wishes):
+        if self.in_hosts and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)
             large = [one for _, one in heavy]
             waiting, _ = heavy_rows(part, large, floors, self.deadline)

@@ -35,6 +35,16 @@ def test_a_series_of_strong_scaling_never_rises(model, cluster, batch, counts):
         assert after <= before * 1.001, times
 
 
+def test_moves_from_repeated_work_are_judged_with_buckets_that_suit_them():
+    # gradients of the first layers are few, and travel beside what the others repeat
+    asked = {"cluster": "aws-p3.2xlarge", "global_batch_size": 16, "optimizer": "sgd"}
+    limited, free = (
+        planner.optimize("resnet50", gpus=2, memory=memory, forbid=SPLITS_ALONE, **asked)
+        for memory in ("2100 MiB", None)
+    )
+    assert free.step_time_s <= limited.step_time_s * 1.005
+
+
 @pytest.mark.slow
 def test_replication_combines_with_samples_and_another_dim_across_hosts():
     """CosmoFlow with 4 samples has work for 4 ways of samples and some of space, however many."""

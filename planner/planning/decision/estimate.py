@@ -74,6 +74,19 @@ class StepEstimates:
             row = (index[edge.source], times.forward, times.backward)
             self.into[index[edge.target]].append(row)
 
+    def least(self, choices: Ints, sizes: Sequence[float]) -> Floats:
+        """The step of each assignment under the gradient buckets that suit it. [s]
+
+        Parameters
+        ----------
+        choices
+            As of `steps`.
+        sizes
+            Of buckets that may be chosen. [B]
+        """
+        by_size: Floats = np.min([self.steps(choices, size) for size in sizes], axis=0)
+        return by_size
+
     def steps(self, choices: Ints, bucket_bytes: float) -> Floats:
         """The step of each assignment. [s]
 

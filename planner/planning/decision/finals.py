@@ -188,8 +188,7 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     alike = patterns.assignments(patterns.promising())
     pool = list(dict.fromkeys([*ranked, *alike]))
     table = np.array(pool)
-    by_bucket = [estimates.steps(table, size) for size in finals.buckets]
-    judged = np.min(by_bucket, axis=0)
+    judged = estimates.least(table, finals.buckets)
     order = np.argsort(judged, kind="stable")
     finals.simulate(pool[n] for n in order[:num_best])
     # plans of one split are further from the rest than these from each other, and so are estimates
@@ -251,9 +250,11 @@ def _climb(
         if not finals.time.allows(MOVES):
             return False
         base = finals.fastest_of(among)
-        estimate = partial(estimates.steps, bucket_bytes=base.bucket_bytes)
-        moved = neighbours(estimate, patterns, base.choices, pool)
-        finals.simulate(moved, base.bucket_bytes)
+        # where nothing is exchanged yet, its buckets say nothing of those that suit a move
+        size = base.bucket_bytes if base.received > 0.0 else None
+        sizes = finals.buckets if size is None else (size,)
+        moved = neighbours(partial(estimates.least, sizes=sizes), patterns, base.choices, pool)
+        finals.simulate(moved, size)
         if among is not None:
             among.update(moved)
         if finals.fastest_of(among) is base:

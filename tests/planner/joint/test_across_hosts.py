@@ -47,3 +47,27 @@ def test_replicas_cross_hosts_where_there_are_samples_for_them():
 
     assert degrees(2) == {1, 2, 4, 8, 16}
     assert degrees(4) == {1, 2, 4, 8}
+
+
+def test_what_sends_less_than_gradients_crosses_hosts_too(tmp_path):
+    config = {
+        "model_type": "mixtral",
+        "hidden_size": 768,
+        "intermediate_size": 2304,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "num_hidden_layers": 1,
+        "vocab_size": 50257,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    question = {**QUESTION, "global_batch_size": 4, "cluster": "aws-p3.2xlarge", "gpus": 2}
+    question |= {"precision": "fp16", "runtime": "torchtitan"}
+    plan = planner.optimize(str(path), **question)
+    by_hand = planner.simulate(str(path), tp=2, **question)
+    assert plan.step_time_s <= by_hand.step_time
+    assert plan.search.lower_bound_s <= by_hand.step_time

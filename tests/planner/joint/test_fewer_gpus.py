@@ -222,6 +222,21 @@ def test_what_waits_in_hosts_is_looked_for_on_fewer_gpus_as_well():
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
 
 
+def test_what_fits_by_itself_on_fewer_gpus_hides_no_faster_one_with_hosts(tmp_path):
+    path = tmp_path / "llama.json"
+    config = {"model_type": "llama", "hidden_size": 768, "intermediate_size": 1536}
+    config |= {"num_attention_heads": 12, "num_key_value_heads": 3, "num_hidden_layers": 1}
+    config |= {"vocab_size": 50257, "max_position_embeddings": 128, "tie_word_embeddings": False}
+    path.write_text(json.dumps(config))
+    asked = {"cluster": "lassen", "global_batch_size": 16, "precision": "fp16"}
+    asked |= {"optimizer": "sgd", "runtime": "megatron-core", "memory": "1566.1 MiB"}
+    few = planner.simulate(str(path), gpus=4, tp=4, micro_batches=2, offload="optimizer", **asked)
+    assert few.fits
+    # on 4 GPUs 4 micro-batches fit without their hosts, and take longer than 2 GPUs do with them
+    plan = planner.optimize(str(path), gpus=8, **asked)
+    assert plan.step_time_s <= few.step_time * 1.001
+
+
 def test_networks_without_attention_leave_gpus_without_work_too(tmp_path):
     # gradients of wide filters take longer than the few images do
     path = tmp_path / "wide.toml"
