@@ -168,12 +168,12 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
     sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
     local = math.prod(shape[: setting.cluster.host_index + 1])
     again = again or recomputations(graph)
-    sent, exchanged = _sent(graph)
+    sent = _sent_by_layers(graph)
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less,
         # unless a replica sends less of what its layers make than of gradients
         samples_cross = setting.batch > setting.gpus // local
-        if tp > local and samples_cross and sent * tp >= exchanged * setting.gpus:
+        if tp > local and samples_cross and sent * tp >= graph.parameters * setting.gpus:
             continue
         if inner_first(tp, shape) is None:
             continue
@@ -191,15 +191,13 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
                         yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=what)
 
 
-def _sent(graph: Graph) -> tuple[int, int]:
-    """What tensor parallelism sends of all samples, about, and data parallelism of weights. [items]
+def _sent_by_layers(graph: Graph) -> int:
+    """What tensor parallelism sends of all samples in both passes, about. [items]
 
-    The former brings together what layers with weights read or make, whichever is less, in both
-    passes.
+    It brings together what layers with weights read or make, whichever is less.
     """
     layers = [one for one in graph.compute_layers if one.multiplies_weight]
-    sent = sum(min(one.output.size, *(read.size for read in one.inputs)) for one in layers)
-    return 2 * sent, sum(one.parameters for one in layers)
+    return 2 * sum(min(one.output.size, *(read.size for read in one.inputs)) for one in layers)
 
 
 def recomputations(graph: Graph) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ def _climb(
         if not finals.time.allows(MOVES):
             return False
         base = finals.fastest_of(among)
-        # where nothing is exchanged yet, its buckets say nothing of those that suit a move
+        # the buckets of what exchanges nothing are not those that suit a move
         size = base.bucket_bytes if base.received > 0.0 else None
         sizes = finals.buckets if size is None else (size,)
         moved = neighbours(partial(estimates.least, sizes=sizes), patterns, base.choices, pool)
