@@ -15,7 +15,8 @@ from msgspec import Struct, field
 
 from planner.planning.decision.estimate import StepEstimates
 from planner.planning.decision.finalists import Patterns
-from planner.planning.decision.local_search import neighbours, simplified
+from planner.planning.decision.local_search import made_to_fit, neighbours, simplified
+from planner.planning.decision.room import Room
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.search_plan import ASSEMBLY, SIMULATION
 from planner.planning.space.costing import Costed
@@ -125,6 +126,11 @@ class Finals(Struct, kw_only=True, eq=False):
         return not self.best_of or self.simulator.fits(self.fastest)
 
     @property
+    def misfits(self) -> list[SimulatedChoices]:
+        """Those that do not fit, the fastest first."""
+        return [one for one in self.ranked if not self.simulator.fits(one)]
+
+    @property
     def ranked(self) -> list[SimulatedChoices]:
         """All of them, those that fit first, each by its step."""
         return sorted(self.best_of.values(), key=self._rank)
@@ -200,14 +206,16 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     finals.simulate(list(near.values())[:num_best])
     if num_best < 2:
         return
+    room = Room(formulation=finals.simulator.formulation)
+    pool += _make_fit(finals, patterns, estimates, pool, room, num_best)
     other = _of_the_other_kind(finals, patterns)
     for _ in range(num_best):
-        if not _climb(finals, patterns, estimates, pool, num_best):
+        if not _climb(finals, patterns, estimates, pool, room, num_best):
             return
         if other is not None:
             # moves do not lead from the one kind to the other
             start, other = {other.choices}, None
-            if not _climb(finals, patterns, estimates, pool, num_best, start):
+            if not _climb(finals, patterns, estimates, pool, room, num_best, start):
                 return
         climbed = finals.fastest
         estimate = partial(estimates.steps, bucket_bytes=climbed.bucket_bytes)
@@ -218,11 +226,46 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
             return  # else a simpler one is the fastest under its own buckets: go on from there
 
 
+def _make_fit(
+    finals: Finals,
+    patterns: Patterns,
+    estimates: StepEstimates,
+    pool: Sequence[Choices],
+    room: Room,
+    most: int,
+) -> list[Choices]:
+    """Simulate what the fastest that do not fit become with as little else as lets them fit.
+
+    Parameters
+    ----------
+    finals, patterns, estimates, pool, room
+        As of `_climb`.
+    most
+        Of which that is looked at. [items]
+
+    Returns
+    -------
+    Those that do not fit, from which runs may be taken.
+    """
+    least = finals.fastest.seconds if finals.fits else np.inf
+    faster = [one for one in finals.misfits if one.seconds < least]
+    passed: set[Choices] = set()
+    has_time = partial(finals.time.allows, MOVES)
+    for one in faster[:most]:
+        estimate = partial(estimates.steps, bucket_bytes=one.bucket_bytes)
+        beyond = partial(room.beyond, off=room.off(one))
+        other = made_to_fit(estimate, patterns, one.choices, pool, beyond, passed, has_time)
+        if other is not None:
+            finals.simulate([other], one.bucket_bytes)
+    return [one.choices for one in faster]
+
+
 def _climb(
     finals: Finals,
     patterns: Patterns,
     estimates: StepEstimates,
     pool: Sequence[Choices],
+    room: Room,
     rounds: int,
     among: set[Choices] | None = None,
 ) -> bool:
@@ -234,8 +277,8 @@ def _climb(
         As of `simulate_finalists`.
     estimates
         Judge moves.
-    pool
-        Assignments from which runs are taken.
+    pool, room
+        Assignments from which runs are taken, and the memory that they have.
     rounds
         The most moves from one fastest to the next. [items]
     among
@@ -253,7 +296,11 @@ def _climb(
         # the buckets of what exchanges nothing are not those that suit a move
         size = base.bucket_bytes if base.received > 0.0 else None
         sizes = finals.buckets if size is None else (size,)
-        moved = neighbours(partial(estimates.least, sizes=sizes), patterns, base.choices, pool)
+        beyond = None
+        if finals.misfits and finals.simulator.fits(base):
+            beyond = partial(room.beyond, off=room.off(base))
+        judge = partial(estimates.least, sizes=sizes)
+        moved = neighbours(judge, patterns, base.choices, pool, beyond)
         finals.simulate(moved, size)
         if among is not None:
             among.update(moved)

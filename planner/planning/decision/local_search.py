@@ -2,7 +2,8 @@
 
 Runs are taken from *donors*, other assignments such as those of patterns; borders of runs are
 moved, and layers that take long are tried under each of their candidates. All moves are judged at
-once; what the estimates like best is for the simulation to judge.
+once; what the estimates like best is for the simulation to judge. Where memory binds, moves lead
+to what fits.
 """
 
 from __future__ import annotations
@@ -34,14 +35,23 @@ FURTHEST = 8
 HEAVY_LAYERS = 8
 # Values of one table of assignments: larger ones are judged in parts. [items]
 LARGEST_TABLE = 2_000_000
+# Moves made one after the other until something fits each save as much at least of what was lacking
+# at first. [parts]
+LEAST_SAVED = 0.02
 
 
 # Estimates of the step of assignments. [s]
 Estimate = Callable[[Ints], Floats]
+# What assignments hold beyond what there is. [B]
+Beyond = Callable[[Ints], Floats]
 
 
 def neighbours(
-    estimate: Estimate, patterns: Patterns, base: Choices, donors: Sequence[Choices]
+    estimate: Estimate,
+    patterns: Patterns,
+    base: Choices,
+    donors: Sequence[Choices],
+    beyond: Beyond | None = None,
 ) -> list[Choices]:
     """What moves lead to from an assignment: the best of each step in turn, and others as good.
 
@@ -53,23 +63,22 @@ def neighbours(
         Where to begin.
     donors
         Assignments from which runs are taken.
+    beyond
+        Tells what does not fit, to which no move leads; by default all fits.
     """
     table = np.array(list(dict.fromkeys(donors)), dtype=np.int64)
     current = np.array(base, dtype=np.int64)
     step = float(estimate(current[None])[0])
     others: list[Choices] = []
     for number in range(MOST_MOVES):
-        moves = np.concatenate(
-            [
-                _run_moves(current, table),
-                _layer_moves(current, patterns),
-                np.array(patterns.with_borders_moved(_tuple(current), FURTHEST), dtype=np.int64),
-            ]
-        )
-        moves = moves[(moves != current).any(axis=1)]
+        moves = _moves_from(current, table, patterns)
         if not len(moves):
             break
         steps = _in_parts(estimate, moves)
+        if beyond is not None:
+            # what is slower matters no more than what does not fit
+            near = np.flatnonzero(steps <= step * (1.0 + CLOSE))
+            steps[near[_in_parts(beyond, moves[near]) > 0.0]] = np.inf
         if not number:
             others = _closest(moves, steps, step)
         best = int(steps.argmin())
@@ -77,6 +86,65 @@ def neighbours(
             break
         current, step = moves[best], float(steps[best])
     return [choices for choices in dict.fromkeys([_tuple(current), *others]) if choices != base]
+
+
+def made_to_fit(
+    estimate: Estimate,
+    patterns: Patterns,
+    base: Choices,
+    donors: Sequence[Choices],
+    beyond: Beyond,
+    passed: set[Choices],
+    has_time: Callable[[], bool],
+) -> Choices | None:
+    """What moves lead to from an assignment that does not fit: something that does.
+
+    Each is the move that costs the least for each byte that it saves of what is lacking.
+
+    Parameters
+    ----------
+    estimate, patterns, base, donors
+        As of `neighbours`.
+    beyond
+        What assignments lack. [B]
+    passed
+        What moves led to before, which is not gone on from again; it is added to.
+    has_time
+        Whether there is time for a move.
+
+    Returns
+    -------
+    None where no moves lead there in time.
+    """
+    table = np.array(list(dict.fromkeys(donors)), dtype=np.int64)
+    current = np.array(base, dtype=np.int64)
+    step, lacking = float(estimate(current[None])[0]), float(beyond(current[None])[0])
+    least = LEAST_SAVED * lacking
+    while lacking > 0.0 and _tuple(current) not in passed and has_time():
+        passed.add(_tuple(current))
+        moves = _moves_from(current, table, patterns)
+        saved = lacking - np.maximum(_in_parts(beyond, moves), 0.0)
+        enough = saved >= min(least, lacking)
+        if not enough.any():
+            break
+        moves, saved = moves[enough], saved[enough]
+        steps = _in_parts(estimate, moves)
+        best = int(((steps - step) / saved).argmin())
+        current, step, lacking = moves[best], float(steps[best]), lacking - float(saved[best])
+    return _tuple(current) if lacking <= 0.0 else None
+
+
+def _moves_from(current: Ints, donors: Ints, patterns: Patterns) -> Ints:
+    """All assignments that one move leads to."""
+    moves = np.concatenate(
+        [
+            _run_moves(current, donors),
+            _layer_moves(current, patterns),
+            np.array(patterns.with_borders_moved(_tuple(current), FURTHEST), dtype=np.int64),
+        ]
+    )
+    found: Ints = moves[(moves != current).any(axis=1)]
+    return found
 
 
 def _closest(moves: Ints, steps: Floats, step: float) -> list[Choices]:
@@ -126,10 +194,11 @@ def _runs(count: int) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
-def _in_parts(estimate: Estimate, rows: Ints) -> Floats:
-    """Estimates of many assignments. [s]"""
+def _in_parts(judge: Callable[[Ints], Floats], rows: Ints) -> Floats:
+    """What many assignments are judged to take. [s], [B]"""
     size = max(LARGEST_TABLE // rows.shape[1], 1)
-    return np.concatenate([estimate(rows[i : i + size]) for i in range(0, len(rows), size)])
+    parts = [judge(rows[i : i + size]) for i in range(0, len(rows), size)]
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def simplified(
