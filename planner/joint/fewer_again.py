@@ -55,7 +55,7 @@ def with_fewer_again(
             continue
         inside = dataclasses.replace(one.choice.inside, recompute="none")
         nothing = alone.get(replace(one.choice, inside=inside, blocks=()))
-        if nothing is not None and nothing.memory > capacity:
+        if nothing is not None and (nothing.memory > capacity or nothing.choice in refuted):
             rows.append((nothing.seconds, one))
     fitting = (one for one in ranked if one.memory <= capacity and one.choice not in refuted)
     best = min((one.seconds for one in fitting), default=math.inf)

@@ -223,6 +223,8 @@ class Simulations:
         rows = those_with_fewer_again(self.estimates, near, self.rival)
         while rows:
             rows.remove(one := min(rows, key=self.misjudged.expected))
+            if self._is_settled(one.choice):
+                continue
             work += self.pace.work(one.choice)
             fewest = self.estimates.of(replace(one.choice, again=1))
             worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)  # whatever this one takes by itself
