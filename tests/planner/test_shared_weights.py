@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from questions import SPLITS_ALONE
 
@@ -14,6 +15,8 @@ from costmodels.graph import build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
 from planner.models import build
+from planner.planning.decision.estimate import StepEstimates
+from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation, formulate
@@ -78,6 +81,19 @@ def test_a_head_split_unlike_the_embedding_reduces_its_gradient_itself():
     assert both.step.gradient < plain.step.gradient < split.step.gradient
     assert split.step.update == pytest.approx(plain.step.update)
     assert split.communication_bytes > plain.communication_bytes
+
+
+@pytest.mark.parametrize(
+    ("embedding", "head"),
+    [("sample", "sample"), ("filter", "sample"), ("sample", "filter"), ("filter", "filter")],
+)
+def test_estimates_of_a_step_know_what_both_users_exchange(embedding, head):
+    f, _ = costed(embedding, head)
+    choices = (0,) * len(f.layers)
+    simulated = PlanSimulator(f).simulate(choices, 25 * MIB)
+    (estimated,) = StepEstimates(f).steps(np.array([choices]), 25 * MIB)
+    # what users of the table exchange and reduce besides is 4 to 20 % of the step
+    assert estimated == pytest.approx(simulated.seconds, rel=0.06)
 
 
 def test_the_bound_of_memory_counts_a_part_of_the_table_for_each_user():

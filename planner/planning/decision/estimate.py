@@ -3,7 +3,7 @@
 Local computation, the communication that it waits for, and gradient all-reduces as in the
 simulation: one all-reduce after the other beside the backward pass, computation slower while they
 run, and messages that leave a host sharing the links with them. Gradients of one group of ranks
-wait until their bucket is full, or until the end.
+wait until their bucket is full, or until the end. Users of one weight exchange their sums at last.
 """
 
 from __future__ import annotations
@@ -73,6 +73,14 @@ class StepEstimates:
             times = formulation.edge_times[edge]
             row = (index[edge.source], times.forward, times.backward)
             self.into[index[edge.target]].append(row)
+        # the owner and a user of a weight, what that adds at the end, and its all-reduce
+        self.shared: list[tuple[int, int, Floats, Floats]] = []
+        for name, shared in formulation.shared.items():
+            owner = formulation.graph.layers[name].shares_weight_with
+            assert owner is not None, "a layer that shares a weight has an owner of it"
+            end = shared.spread(shared.exchange + shared.update)
+            alone = shared.spread(shared.gradient_time)
+            self.shared.append((index[owner], index[name], end, alone))
 
     def least(self, choices: Ints, sizes: Sequence[float]) -> Floats:
         """The step of each assignment under the gradient buckets that suit it. [s]
@@ -100,6 +108,10 @@ class StepEstimates:
         overlaps = self.formulation.machine.training.gradient_overlap
         reduced = self._reductions(choices, bucket_bytes)
         clock, queued = np.zeros(len(choices)), np.zeros(len(choices))
+        for owner, user, end, alone in self.shared:
+            pair = choices[:, owner], choices[:, user]
+            clock += end[pair]
+            reduced[user] += alone[pair]
         for i in reversed(range(len(self.layers))):
             times, mine = self.layers[i], choices[:, i]
             waits: Floats = times.waits[mine]
