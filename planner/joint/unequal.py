@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from planner.joint.choices import Choice
-from planner.joint.estimate import Estimate, Estimates
+from planner.joint.estimate import HOPELESS, Estimate, Estimates
 from planner.joint.ranking import MARGIN
 
 # Ways to train of which that is estimated, the fastest first. [items]
@@ -52,10 +52,15 @@ def with_unequal_stages(estimates: Estimates, ranked: Sequence[Estimate]) -> lis
         return list(ranked)
     capacity, found = estimates.setting.cluster.device.memory, list(ranked)
     best = min((one.seconds for one in ranked if one.memory <= capacity), default=math.inf)
-    alike = (one.choice for one in ranked if one.choice.chunks > 1 and not one.choice.blocks)
-    for choice in islice(alike, MOST_REFINED):
-        if estimates.least(choice) > best * (1.0 + MARGIN):
-            continue
+    alike = (
+        one.choice
+        for one in ranked
+        if one.choice.chunks > 1
+        and not one.choice.blocks
+        and one.memory <= capacity * (1.0 + HOPELESS)
+    )
+    near = (choice for choice in alike if estimates.least(choice) <= best * (1.0 + MARGIN))
+    for choice in islice(near, MOST_REFINED):
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         other = estimates.balanced(choice, inside)
         if len(set(other.blocks)) > 1:

@@ -84,6 +84,15 @@ def test_stages_that_do_not_fit_after_all_are_cut_otherwise():
     assert len(plans[1].stages) == 4
 
 
+def test_interleaved_stages_are_cut_unequally_however_many_are_faster_that_cannot_fit():
+    """Without recomputation 64 ways are estimated to be faster, with twice the memory there is."""
+    asked = {"gpus": 4, "cluster": "dgx-h100", "global_batch_size": 32, "input_size": 512}
+    options = {"precision": "bf16", "optimizer": "adam", "memory": "35933.7 MiB"}
+    free = planner.optimize("qwen2-7b", **asked, **options)
+    kept = planner.optimize("qwen2-7b", **asked, **options, keep="recompute=full")
+    assert free.step_time_s <= kept.step_time_s * 1.001
+
+
 def test_blocks_of_the_best_pipeline_are_moved_between_stages():
     question = {"gpus": 6, "cluster": "aws-p3.2xlarge", "global_batch_size": 8, "precision": "fp16"}
     question |= {"optimizer": "sgd", "input_size": 1024, "runtime": "megatron"}
