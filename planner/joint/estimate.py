@@ -22,6 +22,7 @@ from costmodels.simulation import Runtime
 from planner.joint.choices import Choice
 from planner.joint.computation import pipelined
 from planner.joint.cuts import WORTH_BALANCING, Cuts
+from planner.joint.exchanged_cuts import ways_to_cut
 from planner.joint.exchanges import Exchanges
 from planner.joint.host_copies import (
     beside_copies,
@@ -130,7 +131,7 @@ class Estimates:
         inside = insides.of(choice.inside, choice.samples)
         ways = [choice.blocks]
         if not choice.blocks:
-            ways = self.cuts.ways(choice.parts, inside.forward + inside.backward, choice.chunks)
+            ways = ways_to_cut(self.cuts, self.exchanges, choice, inside)
         rows = [
             self._estimate(replace(choice, blocks=way) if way else choice, inside) for way in ways
         ]

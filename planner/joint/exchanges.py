@@ -74,6 +74,7 @@ class Exchanges:
         # places of layers, and of others that share their weights
         self.shared = [(place[owner], place[one]) for owner, names in sharers for one in names]
         self.sent: dict[tuple[int, tuple[float, ...]], Floats] = {}
+        self.by_layer: dict[tuple[object, ...], Floats] = {}
         # what it takes at least, see `planner.joint.exchange_bounds`
         self.least: dict[tuple[object, ...], float] = {}
         # what is exchanged of each unit, see `planner.joint.stage_weights`
@@ -266,6 +267,31 @@ class Exchanges:
         """
         message = (kind, pp, cut, num_bytes, shard_size)
         return self.time(*message) + (self.summed_up(*message) if shard_size else 0.0)
+
+    def of_layers(self, choice: Choice, inside: MicroBatch) -> Floats:
+        """What exchanges of the gradients of each layer take of those of a whole network. [s]
+
+        Users of a weight reduce as much as its owner, each in its stage.
+
+        Parameters
+        ----------
+        choice, inside
+            Degrees, stages and shards, and a micro-batch of it.
+        """
+        gradients = self.gradients(choice.zero)
+        key = (inside.weighs, choice.pp, choice.shard_size, gradients.kind, gradients.part)
+        if key not in self.by_layer:
+            sizes = inside.gradients * gradients.part
+            for owner, sharer in self.shared:
+                sizes[sharer] += sizes[owner]
+            found = np.zeros(len(sizes))
+            for number, cut in enumerate(inside.cuts):
+                mine = inside.cut_of == number
+                if whole := float(sizes[mine].sum()):
+                    message = (gradients.kind, choice.pp, cut, whole, choice.shard_size)
+                    found[mine] = sizes[mine] / whole * self.reduced(*message)
+            self.by_layer[key] = found
+        return self.by_layer[key]
 
     def sends(self, pp: int, sizes: tuple[float, ...]) -> Floats:
         """Messages from each stage but the last to the next one, as of `send`. [s]

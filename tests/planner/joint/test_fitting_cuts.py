@@ -93,6 +93,18 @@ def test_interleaved_stages_are_cut_unequally_however_many_are_faster_that_canno
     assert free.step_time_s <= kept.step_time_s * 1.001
 
 
+def test_stages_whose_gradients_travel_for_long_get_fewer_blocks():
+    """Those of the embedding are as many as of four blocks, and hosts of one GPU exchange them."""
+    question = {"gpus": 12, "cluster": "aws-p3.2xlarge", "global_batch_size": 64}
+    question |= {"precision": "fp16", "optimizer": "adam", "input_size": 512}
+    wishes = {"keep": "dp=2", "forbid": "accumulation", "runtime": "deepspeed"}
+    plan = planner.optimize("llama3.2-1b", **question, **wishes)
+    # the best that balances both passes alone, with blocks moved one by one from there
+    passes = {"dp": 2, "pp": 6, "micro_batches": 32, "stage_blocks": (1, 7, 4, 3, 1, 0)}
+    other = planner.simulate("llama3.2-1b", **question, **passes, runtime="deepspeed")
+    assert plan.step_time_s < 0.9 * other.step_time
+
+
 def test_blocks_of_the_best_pipeline_are_moved_between_stages():
     question = {"gpus": 6, "cluster": "aws-p3.2xlarge", "global_batch_size": 8, "precision": "fp16"}
     question |= {"optimizer": "sgd", "input_size": 1024, "runtime": "megatron"}
