@@ -12,7 +12,7 @@ SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
 _LLAMA = {"model_type": "llama", "tie_word_embeddings": False}
 
 
-def small_llama(folder: Path, **sizes: int) -> str:
+def small_llama(folder: Path, **sizes: int | str) -> str:
     """The file of a Llama with these sizes, written to a folder.
 
     Parameters
@@ -20,7 +20,8 @@ def small_llama(folder: Path, **sizes: int) -> str:
     folder
         Where it is written.
     sizes
-        Fields of its `config.json`; all heads have keys of their own unless they say otherwise.
+        Fields of its `config.json`; all heads have keys of their own unless they say otherwise, and
+        another `model_type` is one with the same fields.
     """
     heads = {"num_key_value_heads": sizes["num_attention_heads"]}
     path = folder / "config.json"

@@ -280,6 +280,28 @@ def test_a_limit_finds_nothing_that_is_faster_than_without_it(model, cluster, gp
     assert free.step_time_s <= limited.step_time_s * 1.001
 
 
+def test_what_holds_less_is_begun_with_where_memory_does_not_bind(tmp_path):
+    """Moves from what the additive model has as the fastest end 1 % above what holds less."""
+    model = small_llama(
+        tmp_path,
+        model_type="mixtral",
+        hidden_size=512,
+        intermediate_size=1536,
+        num_attention_heads=8,
+        num_hidden_layers=3,
+        vocab_size=1000,
+        max_position_embeddings=512,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+    question = {"cluster": "lassen", "gpus": 4, "global_batch_size": 16}
+    question |= {"precision": "fp16", "optimizer": "adam"}
+    free, limited = (
+        planner.optimize(model, **question, memory=memory) for memory in (None, "1245.9 MiB")
+    )
+    assert free.step_time_s <= limited.step_time_s * 1.005
+
+
 def test_under_a_limit_a_faster_network_is_no_slower(tmp_path):
     """What fits by prices is 12 % slower then than what the fastest becomes that does not fit."""
     model = small_llama(

@@ -16,13 +16,12 @@ from planner.plan import Finalist
 from planner.planning.decision.choice import EQUAL, undominated
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import (
-    MOVES,
     SIMPLER_WITHIN,
     Finals,
     TimeToDecide,
-    simulate_finalists,
     simulate_smaller,
 )
+from planner.planning.decision.moves import MOVES, simulate_finalists
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.options import SearchOptions
 from planner.planning.space.costing import Costed

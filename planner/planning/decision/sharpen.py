@@ -17,15 +17,13 @@ from planner.planning.bounds.sharper import NUM_PROPOSED, Sharper, TooMuchIsNear
 from planner.planning.decision.choice import EQUAL
 from planner.planning.decision.decide import Judged
 from planner.planning.decision.finalists import Patterns
+from planner.planning.decision.moves import NEAR_ENOUGH
 from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.options import SearchOptions
 from planner.planning.space.widen import with_splits
 from planner.simulation.run import OVERLAP_FACTOR
 from search.problem.deadline import Deadline, OutOfTime
 
-# A plan that is no further above its bound is near enough: what is aimed at where all-reduces do
-# not dominate a step. All-reduces that slow what they run beside by less are no reason for a gap.
-NEAR_ENOUGH = 0.02
 # The plan must be put together in what is left of the time.
 SHARE = 0.5
 # What is asked for first, of what lies between the bound and the plan; then twice as much more each
@@ -61,6 +59,7 @@ def sharpened(
     if formulation.shared or not formulation.machine.training.gradient_overlap:
         return judged
     reduced = finals.simulator.planned_step(finals.fastest.choices).gradients
+    # all-reduces that slow what they run beside by less are no reason for a gap
     if sum(reduced.values()) < finals.fastest.seconds * NEAR_ENOUGH / OVERLAP_FACTOR:
         return judged
     sizes, first = (min(finals.buckets), max(finals.buckets)), finals.simulator.runtime.first_bucket

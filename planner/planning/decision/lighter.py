@@ -1,0 +1,53 @@
+"""Assignments that hold less than the fastest, from which moves end elsewhere.
+
+The additive model knows little of what runs beside each other. What is the best by it where memory
+has a price is unlike what is the fastest by it, and moves often make something faster of that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.planning.bounds.additive_search import time_left
+from planner.planning.decision.room import Room
+from planner.planning.decision.simulator import Choices
+from planner.planning.search_plan import PlanSearchResult
+from search.elimination.k_best import k_best
+from search.problem import ProblemError
+from search.problem.deadline import Deadline
+
+# What all that the fastest holds at its peak costs. [steps]
+PRICES = (0.05, 0.2, 0.8)
+
+
+def lighter_than(
+    base: Choices, seconds: float, result: PlanSearchResult, room: Room, deadline: Deadline
+) -> list[Choices]:
+    """The best assignments of the additive model where memory has a price.
+
+    Parameters
+    ----------
+    base, seconds
+        The fastest assignment, and its step. [s]
+    result
+        The search; where the limit on memory binds it has looked for such ones itself, and where
+        the graph is too wide for elimination there are none.
+    room
+        What assignments hold.
+    deadline
+        When the plan must be there.
+    """
+    if result.problem is None or result.memory_binds:
+        return []
+    held = room.rows.profile(base)
+    prices = np.zeros(len(held))
+    fullest, found = int(held.argmax()), dict[Choices, None]()
+    for price in PRICES:
+        prices[fullest] = price * seconds / held[fullest]
+        problem = room.rows.priced(result.problem, prices)
+        try:
+            answers = k_best(problem, 1, time_limit=time_left(deadline))
+        except ProblemError:
+            break
+        found.update((answer.choices, None) for answer in answers if answer.choices)
+    return [choices for choices in found if choices != base]
