@@ -67,18 +67,16 @@ class PipelineBounds:
     """
 
     def __init__(self, setting: Setting, reduced: Reduced, *, fills_bubbles: bool = True) -> None:
-        self.setting, self.like = setting, reduced.like
-        self.network, self.fills_bubbles = reduced.network, fills_bubbles
+        self.setting, self.reduced, self.fills_bubbles = setting, reduced, fills_bubbles
+        self.like, self.network = reduced.like, reduced.network
         self.chain = blocks_in_series(setting.graph, Cuts(setting.graph))
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
-        # the same where layers are split by degrees of tensor parallelism on all these devices
+        # the same where layers are split by degrees on them, and of all passes but those of weights
         self.by_degrees: dict[tuple[int, int], tuple[float, Floats]] = {}
-        # and of all passes but those of weights, whatever the split
         self.before: dict[tuple[int, int], tuple[float, Floats]] = {}
-        # of all layers both passes by these degrees, all but those of weights, and forward passes
+        # both passes of layers, all but those of weights, and forward ones; blocks before in series
         self.layers: dict[tuple[int, int], Floats] = {}
-        # what blocks before each of them take in series
         self.series: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
@@ -89,6 +87,8 @@ class PipelineBounds:
     def on(self, setting: Setting) -> PipelineBounds:
         """The bounds of the question for another number of GPUs, with what is known."""
         other = copy(self)
+        if setting.machine.training != self.setting.machine.training:
+            other = PipelineBounds(setting, self.reduced, fills_bubbles=self.fills_bubbles)
         other.setting, other.floors = setting, {}
         return other
 

@@ -96,6 +96,8 @@ class Estimates:
 
     def on(self, setting: Setting) -> Estimates:
         """Those of the question for another number of GPUs, with what micro-batches cost."""
+        if setting.machine.training != self.setting.machine.training:
+            return Estimates(setting, self.runtime)  # one process may launch for fewer of them
         # before it is copied, so that both know what either costs
         self.insides(3)
         other = copy(self)

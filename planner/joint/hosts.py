@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from costmodels.cluster import Cluster
-from costmodels.communication.topology import Topology
 from planner.request.setting import Setting
 
 # Of so many groups all combinations are looked at; of more the fastest ones together, and each.
@@ -32,31 +29,17 @@ def on_groups(setting: Setting, names: tuple[str, ...]) -> Setting:
         return setting
     alone = cluster.alone(*names)
     machine = replace(setting.machine, compute=setting.machine.compute.under(groups))
-    return _on_cluster(replace(setting, machine=machine), alone, alone.num_devices)
+    return replace(setting, machine=machine).on(alone, alone.num_devices)
 
 
 def on_gpus(setting: Setting, gpus: int) -> Setting:
     """The question on fewer GPUs of its cluster, with the same batch."""
-    return _on_cluster(setting, setting.cluster, gpus)
-
-
-def _on_cluster(setting: Setting, cluster: Cluster, gpus: int) -> Setting:
-    topology = Topology.of(cluster, cluster.shape(gpus))
-    request = setting.request
-    return replace(
-        setting,
-        cluster=cluster,
-        gpus=gpus,
-        machine=replace(setting.machine, topology=topology),
-        request=None
-        if request is None
-        else dataclasses.replace(request, cluster=cluster, gpus=gpus),
-    )
+    return setting.on(setting.cluster, gpus)
 
 
 def evenly(setting: Setting) -> Setting:
     """The question on a plain cluster all of whose hosts are as the slowest."""
-    return _on_cluster(setting, replace(setting.cluster, groups=()), setting.gpus)
+    return setting.on(replace(setting.cluster, groups=()), setting.gpus)
 
 
 def combinations(setting: Setting) -> Iterator[tuple[str, ...]]:

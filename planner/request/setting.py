@@ -104,6 +104,23 @@ class Setting(Struct, frozen=True, kw_only=True):
         machine = replace(self.machine, training=other.machine.training)
         return replace(self, graph=other.graph, machine=machine)
 
+    def on(self, cluster: Cluster, gpus: int) -> Setting:
+        """The same question on other devices, with the same batch.
+
+        Parameters
+        ----------
+        cluster, gpus
+            What they are part of, and how many they are. [items]
+        """
+        training, request = self.machine.training, self.request
+        if request is not None:
+            request = dataclasses.replace(request, cluster=cluster, gpus=gpus)
+            count = find_runtime(request).forward_launches(_in_a_host(cluster, gpus))
+            training = replace(training, forward_launches=count)
+        topology = Topology.of(cluster, cluster.shape(gpus))
+        machine = replace(self.machine, topology=topology, training=training)
+        return replace(self, cluster=cluster, gpus=gpus, machine=machine, request=request)
+
     @property
     def asked_runtime(self) -> Runtime | None:
         """The runtime that was asked for, None where none was."""
@@ -245,7 +262,6 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
             cluster = fitted_links(cluster, table.collectives, table.name)
         if table.curves:
             cluster = with_curves(cluster, table.curves)
-    shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster, network)
     limit = math.inf if request.memory is None else MEMORY.quantity(request.memory)
@@ -256,7 +272,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         batch = default_batch(network, cluster, gpus, training.activation_size)
         batch = max(batch // multiple, 1) * multiple
     machine = Machine(
-        topology=Topology.of(cluster, shape),
+        topology=Topology.of(cluster, cluster.shape(gpus)),
         compute=compute_model(cluster, training, network, tables),
         training=training,
     )
@@ -291,7 +307,7 @@ def _training(request: Request, cluster: Cluster, network: Network) -> Training:
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])
-    local = math.prod(cluster.shape(request.num_gpus)[: cluster.host_index + 1])
+    local = _in_a_host(cluster, request.num_gpus)
     training = Training(**{name: value for name, value in options.items() if value is not None})
     return replace(
         training,
@@ -299,6 +315,11 @@ def _training(request: Request, cluster: Cluster, network: Network) -> Training:
         fuses=runtime.fusions(training.precision),
         channels_last=runtime.channels_last,
     )
+
+
+def _in_a_host(cluster: Cluster, gpus: int) -> int:
+    """Devices of a host that work. [items]"""
+    return math.prod(cluster.shape(gpus)[: cluster.host_index + 1])
 
 
 def find_runtime(request: Request) -> Runtime:

@@ -45,6 +45,14 @@ def test_moves_from_repeated_work_are_judged_with_buckets_that_suit_them():
     assert free.step_time_s <= limited.step_time_s * 1.005
 
 
+def test_one_process_launches_less_for_fewer_gpus():
+    """What it launches for four GPUs takes three times as long as all work on one of them."""
+    question = {"global_batch_size": 8, "runtime": "data-parallel"}
+    many, one = (planner.optimize("resnet18", gpus=gpus, **question) for gpus in (4, 1))
+    assert many.step_time_s == one.step_time_s
+    assert many.idle_gpus == 3
+
+
 @pytest.mark.slow
 def test_replication_combines_with_samples_and_another_dim_across_hosts():
     """CosmoFlow with 4 samples has work for 4 ways of samples and some of space, however many."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.step.training import Training
@@ -69,9 +68,7 @@ def parts_of(setting: Setting) -> Iterator[Setting]:
             continue
         if all(size % part == 0 for size, part in zip(whole, shape, strict=True)):
             found.append(ways)
-            topology = Topology.of(setting.cluster, shape)
-            machine = replace(setting.machine, topology=topology)
-            yield replace(setting, gpus=gpus, machine=machine)
+            yield setting.on(setting.cluster, gpus)
 
 
 def fewer_devices(setting: Setting) -> Setting | None:
@@ -117,7 +114,9 @@ def better_of(setting: Setting, decision: Decision, smaller: SmallerAnswer) -> D
         name: Distribution(degrees=split.degrees, shape=shape)
         for name, split in smaller.distributions.items()
     }
-    machine = replace(setting.machine, training=smaller.training)
+    launches = setting.machine.training.forward_launches  # of all devices
+    training = replace(smaller.training, forward_launches=launches)
+    machine = replace(setting.machine, training=training)
     formulation = formulate_given(
         replace(setting, machine=machine), repeated, usual_strategies(setting)
     )
