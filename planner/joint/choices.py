@@ -259,9 +259,15 @@ def choices(
 
 
 def _micro_batch_sizes(each: int) -> list[int]:
-    """Samples of a replica in a micro-batch: powers of two, or else all at once. [samples]"""
-    found = [2**i for i in range(LARGEST_MICRO_BATCH.bit_length()) if each % 2**i == 0]
-    return sorted({*(size for size in found if size <= LARGEST_MICRO_BATCH), each})
+    """Samples of a replica in a micro-batch. [samples]
+
+    Powers of two, other divisors where no such power lies within a factor of the square root of
+    two, or all at once.
+    """
+    sizes = [size for size in divisors(each) if size <= LARGEST_MICRO_BATCH]
+    powers = [size for size in sizes if size.bit_count() == 1]
+    others = [size for size in sizes if not any(size**2 < 2 * p**2 < 4 * size**2 for p in powers)]
+    return sorted({*powers, *others, each})
 
 
 def _chunks(pp: int, micro_batches: int, blocks: int, deals_out: bool) -> list[int]:

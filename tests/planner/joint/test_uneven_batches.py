@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import planner
+from planner import Degrees
+from planner.joint.choices import choices
+from planner.request.request import make_request
+from planner.request.setting import resolve
 
 CLUSTER = """
 name = "small-hosts"
@@ -46,3 +52,14 @@ def test_more_gpus_that_no_degrees_use_still_split_layers(tmp_path):
     asked = {"cluster": str(cluster), "global_batch_size": 5}
     few, many = (planner.optimize(str(model), gpus=gpus, **asked) for gpus in (12, 24))
     assert many.step_time_s <= few.step_time_s * 1.001
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sizes"), [(8, {1, 2, 4, 8, 16, 32, 64, 192}), (64, {1, 2, 4, 8, 12, 24})]
+)
+def test_micro_batches_are_no_powers_of_two_where_these_are_far_apart(gpus, sizes):
+    asked = {"gpus": gpus, "cluster": "dgx-a100", "global_batch_size": 1536, "input_size": 512}
+    setting = resolve(make_request("optimize", {"model": "gpt2", **asked}))
+    alone = [Degrees(tp=1, recompute="none")]
+    found = {one.samples for one in choices(setting, alone, (0,)) if one.pp == 1}
+    assert found == sizes
