@@ -144,6 +144,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return next(self.lacks(way), None) is None
 
 
+_SHARDED = "see layers[].sharded for what of weights is cut over ranks that hold the same weight"
 _FSDP = "FSDP cuts gradients with the state (ZeRO 2) or nothing"
 FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
     {
@@ -191,7 +192,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             called="this file",
             by_layer=True,
             kinds=("tensor", "context", "expert"),
-            zero_reason="see layers[].sharded for what of weights is cut over ranks with the same",
+            zero_reason=_SHARDED,
             accumulate="accumulate gradients over them",
         ),
         # XLA's partitioner exchanges halos itself, and cuts arrays into equal blocks
@@ -199,7 +200,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             called="this file",
             by_layer=True,
             kinds=("tensor", "context", "expert"),
-            zero_reason="see layers[].sharded for what of weights is cut over ranks with the same",
+            zero_reason=_SHARDED,
             accumulate="accumulate gradients over them",
             exchanges_halos=True,
             even=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from pathlib import Path
@@ -108,6 +109,28 @@ def test_deepspeed_and_accelerate(plans, tmp_path):
     assert "fsdp_reshard_after_forward: true" in text["accelerate.yaml"]
     assert "num_processes: 8" in text["accelerate.yaml"]
     assert cannot == ()
+
+
+def test_the_global_batch_is_what_whole_samples_make(plans, tmp_path):
+    plan = dataclasses.replace(plans["data"], global_batch_size=62)
+    for framework, name, said in (
+        ("deepspeed", "deepspeed.json", '"train_batch_size": 64'),
+        ("megatron", "arguments.txt", "--global-batch-size 64"),
+        ("torchtitan", "job.toml", "global_batch_size = 64\nlocal_batch_size = 8\n"),
+        ("accelerate", "accelerate.yaml", "num_processes: 8"),
+    ):
+        text, cannot = files(plan, framework, tmp_path)
+        assert said in text[name]
+        assert cannot[0] == (
+            "a micro-batch of the plan has 7.75 samples a rank on average: with 8 the global "
+            "batch is 64 instead of 62"
+        )
+
+
+@pytest.mark.parametrize("framework", ["fsdp2", "jax"])
+def test_what_is_sharded_is_said_to_the_end(plans, framework, tmp_path):
+    _, cannot = files(plans["zero1"], framework, tmp_path)
+    assert any(sentence.endswith("over ranks that hold the same weight") for sentence in cannot)
 
 
 @pytest.mark.parametrize("framework", ["torchtitan", "megatron", "deepspeed", "accelerate"])

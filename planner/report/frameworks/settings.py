@@ -24,21 +24,18 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "fl
 _REDUCED = ("bf16", "fp16")
 
 
-def _whole(value: float) -> int:
-    return max(1, round(value))
-
-
 def _left_out(plan: Plan, of: UniformDegrees, framework: str) -> tuple[str, ...]:
     """What of a plan one degree for each kind, and the framework, do not say."""
-    return (*_uneven(of), *FRAMEWORKS[framework].lacks(way_of_plan(plan, of)))
+    return (*of.others, *_uneven(plan, of), *FRAMEWORKS[framework].lacks(way_of_plan(plan, of)))
 
 
-def _uneven(of: UniformDegrees) -> Iterator[str]:
-    yield from of.others
-    if of.micro_batch != _whole(of.micro_batch):
+def _uneven(plan: Plan, of: UniformDegrees) -> Iterator[str]:
+    """That whole samples make another global batch."""
+    if of.global_batch != plan.global_batch_size:
         yield (
-            f"a micro-batch has {of.micro_batch:g} samples a rank; whole ones are written, so that "
-            "the global batch is another"
+            f"a micro-batch of the plan has {plan.global_batch_size / of.parts:g} samples a rank "
+            f"on average: with {of.micro_batch:,} the global batch is {of.global_batch:,} "
+            f"instead of {plan.global_batch_size:,}"
         )
 
 
@@ -55,11 +52,11 @@ def torchtitan(plan: Plan) -> Written:
         "expert_parallel_degree": of.ep,
         "pipeline_parallel_degree": of.pp,
         "pipeline_parallel_schedule": FRAMEWORKS["torchtitan"].schedules[plan.schedule.kind],
-        "pipeline_parallel_microbatch_size": _whole(of.micro_batch),
+        "pipeline_parallel_microbatch_size": of.micro_batch,
     }
     training: dict[str, object] = {
-        "global_batch_size": plan.global_batch_size,
-        "local_batch_size": _whole(plan.global_batch_size / of.dp),
+        "global_batch_size": of.global_batch,
+        "local_batch_size": of.global_batch // of.dp,
         "mixed_precision_param": _DTYPES.get(plan.training.precision, "bfloat16"),
         **({"seq_len": plan.input_shape["sequence"]} if "sequence" in plan.input_shape else {}),
     }
@@ -79,8 +76,8 @@ def megatron(plan: Plan) -> Written:
         ("tensor-model-parallel-size", of.tp),
         ("pipeline-model-parallel-size", of.pp),
         ("context-parallel-size", of.cp),
-        ("micro-batch-size", _whole(of.micro_batch)),
-        ("global-batch-size", plan.global_batch_size),
+        ("micro-batch-size", of.micro_batch),
+        ("global-batch-size", of.global_batch),
         ("optimizer", plan.training.optimizer),
     ]
     rows += [("expert-model-parallel-size", of.ep)] if of.ep > 1 else []
@@ -103,8 +100,8 @@ def deepspeed(plan: Plan) -> Written:
     of = uniform_degrees(plan)
     precision = plan.training.precision
     document = {
-        "train_batch_size": plan.global_batch_size,
-        "train_micro_batch_size_per_gpu": _whole(of.micro_batch),
+        "train_batch_size": of.global_batch,
+        "train_micro_batch_size_per_gpu": of.micro_batch,
         "gradient_accumulation_steps": plan.schedule.micro_batches,
         "zero_optimization": {"stage": of.zero},
         **({precision: {"enabled": True}} if precision in _REDUCED else {}),

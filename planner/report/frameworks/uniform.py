@@ -36,8 +36,9 @@ class UniformDegrees(Struct, frozen=True, kw_only=True):
         Whether what tensor parallelism leaves whole is divided by the sequence.
     recompute
         As of `recompute_of`.
-    micro_batch
-        Samples of a micro-batch on a rank. [samples]
+    micro_batch, parts
+        Samples of a micro-batch on a rank, whole ones, and how many of these make a step.
+        [samples], [items]
     others
         A sentence for each way to split layers that these degrees do not say.
     """
@@ -52,8 +53,14 @@ class UniformDegrees(Struct, frozen=True, kw_only=True):
     shard_size: int
     sequence_parallel: bool
     recompute: str
-    micro_batch: float
+    micro_batch: int
+    parts: int
     others: tuple[str, ...]
+
+    @property
+    def global_batch(self) -> int:
+        """What whole samples on each rank make: that of the plan where these are equal shares."""
+        return self.micro_batch * self.parts
 
 
 def uniform_degrees(plan: Plan) -> UniformDegrees:
@@ -65,6 +72,7 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     ep = max((_degree_of(one, ("expert",)) for one in layers.values()), default=1)
     size = plan.gpus // plan.num_groups
     dp = size // (tp * cp) if size % (tp * cp) == 0 else 1
+    parts = plan.schedule.micro_batches * dp
     others: dict[str, list[str]] = {}
     for name, layer in layers.items():
         if not _follows(layer, dp, tp, cp, ep):
@@ -92,7 +100,8 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
         sequence_parallel=tp > 1
         and any(_degree_of(one, ("sequence",)) == cp * tp for one in layers.values()),
         recompute=recompute_of(plan),
-        micro_batch=plan.global_batch_size / plan.schedule.micro_batches / dp,
+        micro_batch=max(1, round(plan.global_batch_size / parts)),
+        parts=parts,
         others=tuple(said),
     )
 
