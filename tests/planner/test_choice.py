@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.planning.decision.choice import undominated
+from planner.planning.decision.decide import simpler_notes
 from planner.planning.decision.simulator import SimulatedChoices
 
 # step in tenths of a percent of the fastest there can be, memory, and changes of split
@@ -57,3 +58,8 @@ def test_a_simpler_plan_is_chosen_where_it_saves_memory_or_nothing_is_faster():
 def test_times_that_count_as_equal_do_not_put_a_plan_out():
     fast, slow = trials([(1000, 4, 5), (1001, 4, 0)])
     assert undominated([fast, slow]) == [fast, slow]
+
+
+def test_a_plan_that_is_no_simpler_is_not_called_so():
+    assert simpler_notes(0.0004, 0, 0) == []
+    assert [note.kind for note in simpler_notes(0.0004, 0, 1)] == ["simplest-chosen"]

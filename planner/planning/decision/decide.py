@@ -179,14 +179,11 @@ def _decision(judged: Judged, promised: float) -> Decision:
     elif patterns is not None:
         limit = min([promised, *(trial.seconds for trial in usual if simulator.fits(trial))])
         winner = _simplest(finals, patterns, limit)
-    if winner is not fastest and patterns is not None:
-        simple = Note.of(
-            "simplest-chosen",
-            slower=winner.seconds / fastest.seconds - 1.0,
-            changes=patterns.changes(winner.choices),
-            others=patterns.changes(fastest.choices),
+    if patterns is not None:
+        notes += simpler_notes(
+            winner.seconds / fastest.seconds - 1.0,
+            *(patterns.changes(one.choices) for one in (winner, fastest)),
         )
-        notes.append(simple)
     return Decision(
         formulation=simulator.with_bucket(winner.bucket_bytes),
         best=simulator.cost(winner),
@@ -236,6 +233,21 @@ def _simplest(finals: Finals, patterns: Patterns, limit: float) -> SimulatedChoi
         )
 
     return min(undominated(near), key=key)
+
+
+def simpler_notes(slower: float, changes: int, others: int) -> list[Note]:
+    """That a simpler plan was chosen; nothing where it only differs in what counts as equal.
+
+    Parameters
+    ----------
+    slower
+        Part of the fastest step that it takes more.
+    changes, others
+        How often it changes its split, and how often the fastest does. [items]
+    """
+    if changes == others:
+        return []
+    return [Note.of("simplest-chosen", slower=slower, changes=changes, others=others)]
 
 
 def _late_notes(finals: Finals) -> list[Note]:
