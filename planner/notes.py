@@ -12,18 +12,21 @@ AnyNote = AnswerNote | EstimateNote
 # Why a usual strategy has no time.
 NO_TIME = "the time limit left no time"
 
-# By kind the sentence, with the facts of the note by their names.
+# By kind the sentence, with the facts of the note by their names; "{name:is|are}" is the first word
+# where that fact is one, else the second.
 WORDS: Mapping[str, str] = {
     # the solvers
     "stopped": "The solver {solver} was stopped by the {by}; this is a local optimum.",
     "presolve-cut-short": "Presolve was cut short by the time limit.",
-    "ranking-cut-short": "Cut short after {assignments} assignments; better ones may exist.",
+    "ranking-cut-short": (
+        "Cut short after {assignments} {assignments:assignment|assignments}; better ones may exist."
+    ),
     "too-wide": (
         "Elimination would need tables of more than {elements:.3g} entries, or too long; the bound"
         " rests on message passing."
     ),
     "left-to-cp-sat": "Prices left {left} of {candidates} candidates to CP-SAT.",
-    "paths-fixed": "Fixed {paths} longest paths in turn; a heuristic.",
+    "paths-fixed": "Fixed {paths} longest {paths:path|paths} in turn; a heuristic.",
     "dead-end": (
         "The paths fixed first leave no allowed candidates on the path from {node}; use the solver"
         " auto."
@@ -84,8 +87,9 @@ WORDS: Mapping[str, str] = {
         "the plan does not fit in memory when it is simulated, though the search took it to fit"
     ),
     "simplest-chosen": (
-        "the simplest of the plans within 1 % of the fastest was chosen: {changes} changes of "
-        "split between neighbours instead of {others}, and {slower:.1%} slower"
+        "the simplest of the plans within 1 % of the fastest was chosen: {changes} "
+        "{changes:change|changes} of split between neighbours instead of {others}, and "
+        "{slower:.1%} slower"
     ),
     # the search over stages
     "splits-are-simpler": (
@@ -113,20 +117,20 @@ WORDS: Mapping[str, str] = {
         "replicas is not searched"
     ),
     "splits-of-their-own-slower": (
-        "of {count} ways to train in one stage whose layers are each split in their own way, which "
-        "were simulated as well, none that fits is faster by 0.5 %"
+        "of {count} {count:way|ways} to train in one stage whose layers are each split in their "
+        "own way, which {count:was|were} simulated as well, none that fits is faster by 0.5 %"
     ),
     "mixed-hosts": (
         "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
-        "{uneven:,} ways to share out samples, or stages of whole blocks, by how fast each group "
-        "is, and some groups alone with the others idle; shared out unevenly were the splits of "
-        "layers that are fastest with even shares, without stages of several chunks and without "
-        "pipelines beside each other; no step of any takes less than {bound}, by computation and "
-        "waiting for the slowest GPU"
+        "{uneven:,} {uneven:way|ways} to share out samples, or stages of whole blocks, by how fast "
+        "each group is, and some groups alone with the others idle; shared out unevenly were the "
+        "splits of layers that are fastest with even shares, without stages of several chunks and "
+        "without pipelines beside each other; no step of any takes less than {bound}, by "
+        "computation and waiting for the slowest GPU"
     ),
     "gpus-left-idle": (
-        "{idle} of {gpus} GPUs are left without work: every way to use them that was tried is "
-        "slower, or does not fit"
+        "{idle} of {gpus} GPUs {idle:is|are} left without work: every way to use {idle:it|them} "
+        "that was tried is slower, or does not fit"
     ),
     "single-stage-too-large": (
         "the splits of one stage without micro-batches were not searched layer by layer: {layers} "
@@ -162,7 +166,9 @@ WORDS: Mapping[str, str] = {
         "the plan is a usual way to train under the runtime {runtime}, which was simulated as it "
         "is: ways like it with other degrees were not searched"
     ),
-    "degrees-left-out": "{count} of the degrees tried were left out, the first since {first}",
+    "degrees-left-out": (
+        "{count} of the degrees tried {count:was|were} left out, the first since {first}"
+    ),
     # the plan
     "older-plan": (
         "the plan was made by an older version: its times are those that the search thought with, "
@@ -177,8 +183,8 @@ WORDS: Mapping[str, str] = {
         "write and split by sample only: {layers}"
     ),
     "gpus-without-work": (
-        "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} "
-        "would be enough"
+        "{idle} of {gpus} GPUs {idle:has|have} no work of {idle:its|their} own, and "
+        "{idle:repeats|repeat} that of others: {enough} would be enough"
     ),
     "memory-nearly-full": (
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
@@ -190,8 +196,8 @@ WORDS: Mapping[str, str] = {
         "by {variation:.1%}; simulate takes others (--overlap-factor, --variation)"
     ),
     "micro-batches-alike": (
-        "the step was run with {run} micro-batches; each of the {others} others is counted as the "
-        "last of these"
+        "the step was run with {run} {run:micro-batch|micro-batches}; {others} "
+        "{others:other is|others are} counted as the last of these"
     ),
     "gives-memory-back": (
         "{short} more than there is would keep devices from giving memory back to get other in "
@@ -215,7 +221,9 @@ WORDS: Mapping[str, str] = {
     "tables-cover": (
         "your tables cover {share:.0%} of the time of computation, and say nothing of other shapes"
     ),
-    "links-fitted": "the links are fitted to {rows:,} measured collectives of your tables",
+    "links-fitted": (
+        "the links are fitted to {rows:,} measured {rows:collective|collectives} of your tables"
+    ),
     "tables-of-another-device": (
         "the table {table} was measured on {device}, and the step is of {planned}: times that it "
         "has are taken as they are"
@@ -251,8 +259,8 @@ WORDS: Mapping[str, str] = {
     ),
     "asynchronous": (
         "throughput is that of {workers} workers that do not wait for each other around {servers} "
-        "parameter servers, whose links are {utilisation:.0%} in use (Li et al. 2022); queues, "
-        "memory and the trace are those of a synchronous step"
+        "parameter {servers:server|servers}, whose links are {utilisation:.0%} in use (Li et al. "
+        "2022); queues, memory and the trace are those of a synchronous step"
     ),
     # a strategy from what is written down of it
     "entry-leaves-out": (
@@ -262,7 +270,9 @@ WORDS: Mapping[str, str] = {
         "{entry} splits {ways} ways over {devices} devices, so that groups of {alike} devices do "
         "the same work"
     ),
-    "idle-devices": "{idle} of {devices} devices are in no stage and do nothing",
+    "idle-devices": (
+        "{idle} of {devices} devices {idle:is|are} in no stage and {idle:does|do} nothing"
+    ),
     # splits that follow from others
     "split-not-possible": (
         "a split of {dim} {ways} ways ends where a {layer_kind} layer cannot follow, which is "
@@ -277,8 +287,8 @@ WORDS: Mapping[str, str] = {
         "is replicated: {layers}"
     ),
     "too-few-samples": (
-        "{samples} samples of a micro-batch are too few for {devices} devices, some of which do "
-        "the same work: {layers}"
+        "{samples} {samples:sample|samples} of a micro-batch {samples:is|are} too few for "
+        "{devices} devices, some of which do the same work: {layers}"
     ),
     # the input of a step
     "input-free": "The input takes no time beside a step of {step}.",
@@ -316,4 +326,15 @@ def words(note: AnyNote) -> str:
         facts = dict(note.facts[:_OF_SHORTAGE])
         held = (f"{name} ({usage:.0f} bytes)" for name, usage in note.facts[_OF_SHORTAGE:])
         facts["holders"] = ", ".join(held)
-    return WORDS[note.kind].format_map(facts)
+    shown = {k: _Number(v) if isinstance(v, int) else v for k, v in facts.items()}
+    return WORDS[note.kind].format_map(shown)
+
+
+class _Number(int):
+    """A number that chooses between words for one and for several."""
+
+    def __format__(self, spec: str) -> str:
+        one, bar, several = spec.partition("|")
+        if not bar:
+            return super().__format__(spec)
+        return one if self == 1 else several

@@ -105,6 +105,12 @@ def format_bandwidth(bytes_per_second: float) -> str:
     return _format(bytes_per_second, {"B/s": 1.0, **{f"{p}B/s": f for p, f in _DECIMAL.items()}})
 
 
+def format_items(number: int, noun: str) -> str:
+    """Write how many things there are, such as "1 GPU" or "1,024 micro-batches"."""
+    several = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else several}"
+
+
 def _parse_quantity(
     text: str,
     units: Mapping[str, float],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, field
 
+from costmodels.units import format_items
 from planner.cli.completion import complete_model
 from planner.cli.failures import INFEASIBLE, UNSOLVED, Failure
 from planner.cli.options import input_options, inputs_of
@@ -103,7 +104,7 @@ def scale_command(
     table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     try:
         for count in counts:
-            doing = f"planning {model} on {count} GPUs"
+            doing = f"planning {model} on {format_items(count, 'GPU')}"
             with progress(doing, quiet=shown.quiet, hint=" (Ctrl-C stops)") as tell:
                 told.append(tell)
                 answer = next(answers)
@@ -221,7 +222,7 @@ def quiet_line(model: str, size: ScaledPlan) -> str:
     from planner.report.line import plan_line
 
     if isinstance(size.plan, Exception):
-        return f"{model} on {size.gpus} GPUs, {_why_none(size.plan)}"
+        return f"{model} on {format_items(size.gpus, 'GPU')}, {_why_none(size.plan)}"
     return plan_line(size.plan)
 
 
@@ -261,12 +262,12 @@ def _remarks(sizes: Sequence[ScaledPlan], *, every: bool) -> None:
     if not plans:
         return
     noted = [
-        (f"Approximations and fallbacks at {plan.gpus} GPUs", plan.fallbacks)
+        (f"Approximations and fallbacks at {format_items(plan.gpus, 'GPU')}", plan.fallbacks)
         for plan in (plans if every else plans[-1:])
     ]
     for title, texts in (
         *noted,
-        (f"Chosen at {plans[0].gpus} GPUs, since not given", plans[0].defaults),
+        (f"Chosen at {format_items(plans[0].gpus, 'GPU')}, since not given", plans[0].defaults),
     ):
         if texts:
             write(f"\n{title}")

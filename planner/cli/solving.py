@@ -11,6 +11,7 @@ import click
 from msgspec import Struct
 
 from costmodels.errors import plain
+from costmodels.units import format_items
 from planner.cli.completion import complete, complete_solver
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
 from planner.cli.options import WholeNumber
@@ -258,9 +259,9 @@ def show_solved(solved: Solved, console: Console) -> None:
 
 
 def _size_of(problem: Problem) -> str:
-    nodes = _several(problem.num_nodes, "node")
-    candidates = _several(sum(problem.sizes), "candidate")
-    return f"{nodes} with {candidates}, {_several(len(problem.edges), 'edge')}"
+    nodes = format_items(problem.num_nodes, "node")
+    candidates = format_items(sum(problem.sizes), "candidate")
+    return f"{nodes} with {candidates}, {format_items(len(problem.edges), 'edge')}"
 
 
 def _peak_of(problem: Problem, answer: Assignment) -> str:
@@ -276,7 +277,3 @@ def _peak_of(problem: Problem, answer: Assignment) -> str:
 def _with_thousands(value: float) -> str:
     """A number with its thousands apart; costs of a file are whole, bounds need not be."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
-
-
-def _several(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_items, format_seconds
 from planner.errors import InfeasibleError
 from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
@@ -261,7 +261,8 @@ class MixedSearch(Struct, kw_only=True, eq=False):
     def _notes(self) -> list[Note]:
         cluster = self.setting.cluster
         rows = ", ".join(
-            f"{group.hosts} hosts {group.name} of {group.device.name}" for group in cluster.groups
+            f"{format_items(group.hosts, 'host')} {group.name} of {group.device.name}"
+            for group in cluster.groups
         )
         notes = [
             Note.of(

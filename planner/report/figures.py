@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from costmodels.strategy import BatchShare
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_items, format_seconds
 from planner.plan import Plan, given_solver
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
 from planner.request.usual_strategies import STRATEGIES
@@ -300,7 +300,7 @@ def shares_words(shares: Sequence[BatchShare]) -> str:
     """Samples of replicas that differ: micro-batches and samples of each."""
     rows = (
         f"{one.micro_batches:,} x {one.samples:,} a replica on group {one.group} "
-        f"({one.replicas:,} of {one.num_devices // one.replicas:,} GPUs)"
+        f"({one.replicas:,} of {format_items(one.num_devices // one.replicas, 'GPU')})"
         for one in shares
     )
     return f"shared out unevenly: {', '.join(rows)}"

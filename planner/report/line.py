@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodels.units import format_items
 from planner.plan import Plan
 from planner.report import figures, sentences
 
@@ -23,10 +24,9 @@ def plan_line(plan: Plan) -> str:
     if found.stopped_by:
         parts.append(f"stopped early by {found.stopped_by}")
     if plan.gpus_at_work < plan.gpus:
-        enough = "1 GPU" if plan.gpus_at_work == 1 else f"{figures.count(plan.gpus_at_work)} GPUs"
-        parts.append(f"{enough} would be enough")
+        parts.append(f"{format_items(plan.gpus_at_work, 'GPU')} would be enough")
     if plan.idle_gpus:
-        parts.append(f"{figures.count(plan.idle_gpus)} GPUs left without work")
+        parts.append(f"{format_items(plan.idle_gpus, 'GPU')} left without work")
     if not plan.fits:
         parts.append("DOES NOT FIT")
     return ", ".join(parts)

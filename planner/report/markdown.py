@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import planner
+from costmodels.units import format_items
 from planner.plan import Plan
 from planner.report import figures, rivals, sentences
 from planner.report.runs import LayerRun, runs_of_plan, shares
@@ -53,7 +54,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 def _heading_text(plan: Plan) -> str:
     lines = [
-        f"# {plan.model} on {plan.gpus} GPUs of {plan.cluster}",
+        f"# {plan.model} on {format_items(plan.gpus, 'GPU')} of {plan.cluster}",
         "",
         f"{figures.machine_words(plan)}; global batch {plan.global_batch_size:,} of "
         f"{figures.shape(plan)}; {plan.training.precision}, {plan.training.optimizer}",

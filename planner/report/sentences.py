@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_items, format_seconds
 from planner.notes import words
 from planner.plan import Plan
 from planner.report import figures
@@ -66,18 +66,18 @@ def training_sentence(plan: Plan) -> str:
     parts = []
     if groups > 1:
         sizes = sorted({end - first for first, end in strategy.groups})
-        each = f"{groups} groups of {' or '.join(f'{size:,}' for size in sizes)} GPUs"
+        several = (*(f"{size:,}" for size in sizes[:-1]), format_items(sizes[-1], "GPU"))
+        each = f"{groups} groups of {' or '.join(several)}"
         stages = len(strategy.stages)
         chunks = f", {stages // groups} stages each" if stages > groups else ""
         parts.append(f"a pipeline of {each}{chunks} ({SCHEDULES[plan.schedule.kind]})")
     samples = figures.sample_word(plan.input_shape)
     size = plan.global_batch_size // count
-    noun = "micro-batch" if count == 1 else "micro-batches"
     if plan.shares:
         parts.append(f"{samples} {figures.shares_words(plan.shares)}")
     else:
-        word = samples.removesuffix("s") if size == 1 else samples
-        parts.append(f"{count:,} {noun} of {size:,} {word}")
+        micro_batches = format_items(count, "micro-batch")
+        parts.append(f"{micro_batches} of {format_items(size, samples.removesuffix('s'))}")
     cut = {what for layer in plan.layers.values() for what in layer.sharded}
     if cut:
         stage = 3 if "weights" in cut else 2 if "gradients" in cut else 1
@@ -157,8 +157,8 @@ def simulation_sentence(plan: Plan) -> str:
     others = [row.step_time_s for row in plan.finalists if not row.chosen]
     if not others:
         return f"simulated {under}; no other assignment was"
-    noun = "assignment" if len(others) == 1 else "assignments"
+    were = "was" if len(others) == 1 else "were"
     return (
-        f"simulated {under}, as were {len(others)} other {noun}, the fastest of which takes "
-        f"{format_seconds(min(others))}"
+        f"simulated {under}, as {were} {format_items(len(others), 'other assignment')}, the "
+        f"fastest of which takes {format_seconds(min(others))}"
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from costmodels.units import format_items
 from planner.plan import Plan
 from planner.report import figures, rivals, sentences
 from planner.report.console import (
@@ -130,8 +131,8 @@ def _show_runs(plan: Plan, console: Console, most: int) -> None:
     if len(runs) > most:
         runs = runs_of_blocks(runs)
     many = len(runs) > most
-    noun = "run" if len(runs) == 1 else "runs"
-    show_section(console, f"Plan: {len(plan.layers)} layers in {len(runs)} {noun} split alike")
+    layers, of = format_items(len(plan.layers), "layer"), format_items(len(runs), "run")
+    show_section(console, f"Plan: {layers} in {of} split alike")
     splits = terminal_table(["", "~split", ">layers", ">share"])
     for key, (run, number, seconds) in by_split.items():
         part = figures.percent(seconds / plan.time_of_groups)

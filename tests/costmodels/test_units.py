@@ -10,6 +10,7 @@ from costmodels.errors import InputError
 from costmodels.units import (
     format_bandwidth,
     format_bytes,
+    format_items,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
@@ -117,3 +118,9 @@ def test_quantities_are_written_for_people(written: str, expected: str) -> None:
 @pytest.mark.parametrize("value", [1.0, 999.4, 1e-7, 3.25e-3, 59.0])
 def test_what_is_written_reads_back_to_three_digits(value: float) -> None:
     assert parse_seconds(format_seconds(value)) == pytest.approx(value, rel=6e-3)
+
+
+def test_one_thing_is_said_as_one() -> None:
+    assert format_items(1, "GPU") == "1 GPU"
+    assert format_items(1024, "GPU") == "1,024 GPUs"
+    assert format_items(2, "micro-batch") == "2 micro-batches"

@@ -144,7 +144,7 @@ def test_what_is_split_otherwise_is_named(plans, framework, tmp_path):
     }
     assert odd
     for split in odd:
-        assert any(f"are split {split}" in sentence for sentence in cannot)
+        assert any(f" split {split}" in sentence for sentence in cannot)
     assert all(f"- {sentence}" in text["NOTES.md"] for sentence in cannot)
     _, cannot = files(plans["spatial"], framework, tmp_path)
     assert any("height" in sentence or "width" in sentence for sentence in cannot)

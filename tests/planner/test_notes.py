@@ -44,8 +44,17 @@ def summary(num_candidates: int = 9, stopped_by: str = "") -> SearchSummary:
         ),
         (
             Note.of("simplest-chosen", slower=0.0031, changes=1, others=7),
-            "the simplest of the plans within 1 % of the fastest was chosen: 1 changes of split "
+            "the simplest of the plans within 1 % of the fastest was chosen: 1 change of split "
             "between neighbours instead of 7, and 0.3% slower",
+        ),
+        (
+            Note.of("gpus-left-idle", idle=1, gpus=3),
+            "1 of 3 GPUs is left without work: every way to use it that was tried is slower, or "
+            "does not fit",
+        ),
+        (
+            Note.of("idle-devices", idle=2, devices=6),
+            "2 of 6 devices are in no stage and do nothing",
         ),
         (
             Note.of("memory-nearly-full", part=0.953),

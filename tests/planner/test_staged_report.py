@@ -69,6 +69,7 @@ def test_a_schedule_stands_in_brackets(pipeline):
 def test_the_moment_of_the_peak_names_few_stages(pipeline):
     assert "of stages 3, 7, 11" in pipeline.memory_moment
     deep = evaluated("megatron:pp=2,chunks=6,micro_batch_size=1", gpus=2)
+    assert "a pipeline of 2 groups of 1 GPU, 6 stages each" in how(deep)
     assert re.search(r"of stages (0, 2, \.\.\., 10|1, 3, \.\.\., 11)$", deep.memory_moment)
 
 

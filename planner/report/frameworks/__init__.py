@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from costmodels.errors import InputError
+from costmodels.units import format_items
 from planner.output import Output, check_outputs, write_text
 from planner.plan import Plan
 from planner.report.frameworks.code import fsdp2, jax
@@ -87,9 +88,10 @@ def _uneven_hosts(plan: Plan) -> Iterator[str]:
     for one in plan.shares:
         last = one.first_device + one.num_devices - 1
         yield (
-            f"samples are shared out unevenly: each of the {one.replicas:,} replicas on GPUs "
-            f"{one.first_device} to {last} ({one.group}) has {one.micro_batches:,} micro-batches "
-            f"of {one.samples:,}, and gradients are to be summed with these weights"
+            f"samples are shared out unevenly: on group {one.group} (GPUs {one.first_device} to "
+            f"{last}, {format_items(one.replicas, 'replica')}) each replica has "
+            f"{format_items(one.micro_batches, 'micro-batch')} of {one.samples:,}, and gradients "
+            "are to be summed with these weights"
         )
     if len({end - first for first, end in plan.strategy.groups}) > 1:
         yield "groups of stages have unlike numbers of GPUs: see stages[] of the plan"

@@ -80,8 +80,9 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     zeros = Counter(zero_of(layer) for layer in layers.values() if layer.weights_bytes)
     zero = max(zeros, default=0)
     said = [
-        f"{len(names)} layers ({names[0]}{' .. ' + names[-1] if len(names) > 1 else ''}) are split "
-        f"{split}"
+        f"1 layer ({names[0]}) is split {split}"
+        if len(names) == 1
+        else f"{len(names):,} layers ({names[0]} .. {names[-1]}) are split {split}"
         for split, names in others.items()
     ]
     if len(zeros) > 1:

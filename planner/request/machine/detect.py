@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from costmodels.cluster import Cluster, Device, list_clusters, load_cluster, load_device
 from costmodels.errors import InputError, plain
+from costmodels.units import format_items
 from planner.request.inputs.question import AUTO, DEFAULT_CLUSTER
 from planner.request.machine.environment import JobSize, read_job
 from planner.request.machine.links import host_levels, network_level
@@ -119,7 +120,7 @@ def detect_cluster(probe: Probe | None = None) -> Detected:
         host_level=levels[-2 if hosts > 1 else -1].name,
         default_precision=_usual_precision(device, akin),
         host=akin.host if akin.device == device else None,
-        description=f"{hosts} hosts of {per_host} {device.name}, found",
+        description=f"{format_items(hosts, 'host')} of {per_host} {device.name}, found",
         source=f"Found by {' and '.join(told)}.",
     )
     return Detected(cluster=cluster, notes=(_found(hosts, per_host, device, told), *notes))
