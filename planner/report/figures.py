@@ -17,6 +17,8 @@ from planner.plan import Plan, given_solver
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
 from planner.request.usual_strategies import STRATEGIES
 
+# Ratios from this on are said as times, smaller ones in per cent.
+IN_TIMES = 1.1
 COMMUNICATION = {
     "halo": "halo exchange",
     "reduction": "reductions",
@@ -166,9 +168,9 @@ def much(ratio: float) -> str:
     """How much faster something is, such as "3.1 % faster than" or "1.32x as fast as"."""
     if abs(ratio - 1.0) < 5e-4:
         return "as fast as"
-    if ratio >= 1.1:
+    if ratio >= IN_TIMES:
         return f"{speed_up(ratio)} as fast as"
-    if ratio <= 1.0 / 1.1:
+    if ratio <= 1.0 / IN_TIMES:
         return f"{speed_up(1.0 / ratio)} as slow as"
     return f"{percent(abs(ratio - 1.0))} {'faster' if ratio > 1.0 else 'slower'} than"
 

@@ -48,6 +48,9 @@ def _rest(plan: Plan) -> str:
     others = "nothing in the searched space" if every else "no other split of the layers"
     if found.proven_optimal or found.gap < LEAST_SHOWN:
         return f"{others} is faster"
+    ratio = 1.0 / (1.0 - found.gap)
+    if ratio >= figures.IN_TIMES:
+        return f"{others} is more than {figures.speed_up(ratio)} as fast"
     return f"{others} is more than {figures.percent(found.gap)} faster"
 
 

@@ -49,6 +49,8 @@ def test_data_parallelism_is_called_so(data):
     assert verdict(known) == (
         "Use plain data parallelism: nothing in the searched space is more than 1.2 % faster"
     )
+    far = with_search(known, gap=1.0 - 1.0 / 11.6)
+    assert verdict(far).endswith("nothing in the searched space is more than 11.6x as fast")
     assert verdict(with_search(known, proven_optimal=True)).endswith("searched space is faster")
     alone = with_search(known, num_choices=0)
     assert "no other split of the layers is more than 1.2 % faster" in verdict(alone)
