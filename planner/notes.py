@@ -175,7 +175,9 @@ WORDS: Mapping[str, str] = {
         "not simulated ones; 'planner simulate' and 'planner evaluate' simulate it"
     ),
     "least-memory": (
-        "the least memory found is {found} a GPU; proven: no plan at all fits in less than {bound}"
+        "the least memory found is {found} a GPU; proven: no split of the layers of one stage fits "
+        "in less than {bound}; ZeRO, micro-batches, recomputation, stages or offload may make do "
+        "with less, which --memory searches"
     ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
     "opaque-layers": (

@@ -103,8 +103,11 @@ LEAST_MEMORY: Input[bool] = Input(
     default=False,
     option="--least-memory",
     kind="switch",
-    help="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
-    text="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
+    help="Find the split of the layers of one stage of least peak memory, whatever time it takes, "
+    "and what none fits below; --memory finds other ways to train with less.",
+    text="Find the split of the layers of one stage of least peak memory, whatever time it takes, "
+    "and what none fits below. Other ways to train with less (ZeRO, micro-batches, recomputation, "
+    "stages, offload) are found under a limit of memory.",
 )
 KEEP: Input[str | None] = Input(
     name="keep",
