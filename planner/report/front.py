@@ -136,9 +136,10 @@ def front_sentence(plans: Sequence[Plan], against: str) -> str:
             "faster than fewer; a gap is to the bound of what was searched"
         )
     return (
-        f"{first.search.num_choices:,} ways to train were estimated; no step of any takes less "
-        f"than {figures.seconds(first.search.lower_bound_s)}, whatever the memory, and gaps are "
-        "to that"
+        f"{first.search.num_choices:,} ways to train by degrees, with one split of all layers, "
+        "were estimated; no step of any takes less than "
+        f"{figures.seconds(first.search.lower_bound_s)}, whatever the memory, and gaps are to "
+        "that; 'planner optimize' also splits each layer by itself"
     )
 
 
