@@ -150,8 +150,8 @@ def test_scaling_is_shown_and_written_in_every_way(files):
     result = run("scale", "alexnet", *SIZES, "-o", "sizes.json")
     assert result.stdout == f"{table.stdout}\nfigures written to sizes.json\n"
     assert Path("sizes.json").read_text() == figures
-    assert "fallbacks at 1 GPUs" not in table.stdout
-    assert "fallbacks at 1 GPUs" in run("scale", "alexnet", *SIZES, "-v").stdout
+    assert "fallbacks at 1 GPU" not in table.stdout
+    assert "fallbacks at 1 GPU" in run("scale", "alexnet", *SIZES, "-v").stdout
 
 
 def test_throughput_and_solutions_are_shown_and_written_in_every_way(files):
