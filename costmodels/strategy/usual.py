@@ -232,11 +232,6 @@ def hybrid(
             f"{chunks} stages a device group must be scheduled as 'interleaved' but the schedule "
             f"is '{schedule_kind}'; change it or leave chunks at 1"
         )
-    if chunks > 1 == pp:
-        raise InputError(
-            f"{chunks} stages a device group must be dealt out over several groups but pp is 1; "
-            "raise it or leave chunks at 1"
-        )
     transformer = is_transformer(graph)
     if transformer:
         heads = 1 if uneven_heads else tp * cp if cp_kind == "all-to-all" else tp

@@ -151,7 +151,8 @@ class JointSearch:
                 ranking.refutes, ranking.at_least = bounds.memory.refutes, bounds.with_hosts
             if simulates:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
-                bound = simulations.prove(self.ranked, passed, left, bounds)
+                proven = simulations.prove(self.ranked, passed, left, bounds)
+                bound = proven if simulations.rival < math.inf else anyhow
                 fitting = [one.seconds for one in simulations.simulated if one.fits]
                 limit = self.options.limit if simulations.best is not None else math.inf
                 bound = min([bound, *fitting, limit])
@@ -162,8 +163,7 @@ class JointSearch:
             self.cut_short |= ranking.cut_short
             looked = self.ranked or passed or simulations.tried or self.cut_short
             if self.wishes.any and self.left_out and not looked:
-                why = self.left_out[0].split(";")[0]
-                why = f"{why}; keep something else"
+                why = f"{self.left_out[0].split(';')[0]}; keep something else"
                 self.refused = leaves_nothing(self.setting, self.num_choices, why)
         except KeyboardInterrupt:
             stopped = "interrupt"

@@ -99,6 +99,11 @@ class Degrees:
                 "give either --micro-batches or --micro-batch-size: the other follows from the "
                 "global batch"
             )
+        if self.chunks > 1 == self.pp:
+            raise ConflictError(
+                f"--chunks deals {self.chunks} stages each out to several groups of GPUs, but --pp "
+                "is 1; raise it or leave --chunks out"
+            )
         if self.fsdp and self.zero not in (None, 3):
             raise ConflictError(
                 f"--fsdp is --zero 3, block by block, but --zero is {self.zero}; leave one out"

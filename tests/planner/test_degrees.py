@@ -91,7 +91,7 @@ def test_a_named_strategy_is_what_its_degrees_are():
     [
         ("gpt2 --tp 8", "12 heads of 'h.0.attn'.*there are 8;.*1, 2, 3, 4, 6, 12"),
         ("gpt2 --pp 16", "has 12 blocks.*16 stages"),
-        ("gpt2 --chunks 3", "several groups but pp is 1; raise it"),
+        ("gpt2 --chunks 3", "several groups of GPUs, but --pp is 1; raise it"),
         ("mixtral-8x7b --ep 16 --dp 16", "8 experts.*ep of 16.*1, 2, 4, 8"),
         ("gpt2 --ep 2", "must have experts"),
         ("resnet50 --cp 2", "has no attention"),

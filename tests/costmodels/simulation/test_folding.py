@@ -84,7 +84,7 @@ def test_further_micro_batches_add_what_the_last_did(monkeypatch, case) -> None:
         question = {"gpus": 16, "cluster": "dgx-a100", "input_size": 256}
         found.append(planner.simulate("gpt2", **question, **case))
     fine, few = found
-    assert any("each of the" in note for note in few.notes)
+    assert any("counted as the last" in note for note in few.notes)
     assert few.step_time == pytest.approx(fine.step_time, rel=1e-9)
     assert few.peak_memory == pytest.approx(fine.peak_memory, rel=1e-9)
     for one, other in zip(fine.simulated.roles, few.simulated.roles, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from questions import small_llama
 
 import planner
 from planner import Degrees
@@ -63,3 +64,11 @@ def test_micro_batches_are_no_powers_of_two_where_these_are_far_apart(gpus, size
     alone = [Degrees(tp=1, recompute="none")]
     found = {one.samples for one in choices(setting, alone, (0,)) if one.pp == 1}
     assert found == sizes
+
+
+def test_there_is_a_bound_where_no_degrees_use_all_gpus(tmp_path):
+    sizes = {"hidden_size": 320, "intermediate_size": 640, "vocab_size": 1000}
+    model = small_llama(tmp_path, **sizes, num_attention_heads=5, num_hidden_layers=3)
+    plan = planner.optimize(model, gpus=8, global_batch_size=7, input_size=256)
+    assert plan.search.lower_bound_s > 0.0
+    assert plan.search.gap < 0.9
