@@ -58,7 +58,7 @@ def test_a_micro_batch_size_says_how_many_micro_batches_there_are():
 
 
 def test_chunks_are_interleaved_unless_said_otherwise():
-    assert Degrees(chunks=2).schedule_kind == "interleaved"
+    assert Degrees(pp=2, chunks=2).schedule_kind == "interleaved"
     assert Degrees().schedule_kind == "1f1b"
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from costmodels.strategy.blocks import is_transformer
 from planner.planning.decision.estimate import StepEstimates
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import SIMPLER_WITHIN, Finals
@@ -201,6 +202,9 @@ def _lighter(finals: Finals, attempt: Attempt, room: Room) -> list[Choices]:
     """Assignments that hold less than the fastest, where that may be far from the best."""
     best, result = finals.fastest, attempt.result
     near = best.seconds * (1.0 - NEAR_ENOUGH) <= result.incumbent.bound
+    # of others more is found where gradients are followed in their order, which begins here
+    if not is_transformer(finals.simulator.formulation.graph):
+        return []
     if near or not (finals.fits and finals.time.allows(MOVES)):
         return []
     return lighter_than(best.choices, best.seconds, result, room, finals.time.deadline)
