@@ -11,7 +11,8 @@ from planner.joint.cuts import Cuts
 from planner.joint.exchanges import Exchanges
 from planner.joint.micro_batch import MicroBatch
 
-# Exchanges of gradients count where they take more of what passes do. [parts]
+# Exchanges of gradients count where they take more of what passes do. By judgement: one more cut of
+# every pipeline takes time to estimate. [parts]
 WORTH_EXCHANGING = 0.05
 
 

@@ -151,8 +151,8 @@ class JointSearch:
                 ranking.refutes, ranking.at_least = bounds.memory.refutes, bounds.with_hosts
             if simulates:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
-                proven = simulations.prove(self.ranked, passed, left, bounds)
-                bound = proven if simulations.rival < math.inf else anyhow
+                rival = simulations.rival < math.inf  # else nothing is known of single choices
+                bound = simulations.prove(self.ranked, passed, left, bounds) if rival else anyhow
                 fitting = [one.seconds for one in simulations.simulated if one.fits]
                 limit = self.options.limit if simulations.best is not None else math.inf
                 bound = min([bound, *fitting, limit])

@@ -265,8 +265,6 @@ class Simulations:
         -------
         What no choice that fits takes less than, with whatever numbers of blocks. [s]
         """
-        if self.rival == math.inf:
-            return 0.0  # there is no plan to bound
         may_offload = self._may_offload if self.offloads else None
         contenders = Contenders(bounds, ranked, passed, may_offload, self.pace.deadline)
         for turn in range(TURNS):

@@ -16,7 +16,8 @@ from search.elimination.k_best import k_best
 from search.problem import ProblemError
 from search.problem.deadline import Deadline
 
-# What all that the fastest holds at its peak costs. [steps]
+# What all that the fastest holds at its peak costs: of five small transformers these led to the
+# same plans as with 0.1 and 0.4 besides (2026-11-28). [steps]
 PRICES = (0.05, 0.2, 0.8)
 
 

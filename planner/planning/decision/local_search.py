@@ -36,7 +36,7 @@ HEAVY_LAYERS = 8
 # Values of one table of assignments: larger ones are judged in parts. [items]
 LARGEST_TABLE = 2_000_000
 # Moves made one after the other until something fits each save as much at least of what was lacking
-# at first. [parts]
+# at first: with 5 % a small Llama ended 5 % slower, and moves that save less take time. [parts]
 LEAST_SAVED = 0.02
 
 
