@@ -11,6 +11,7 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
+from planner.joint.choices import choice_of
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
@@ -343,5 +344,7 @@ def _searched(
         )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
-    found = found if wishes.any else with_usual(found, usual)
+    if wishes.framework is None:  # frameworks take no shares that are uneven
+        wished = [one for one in usual if wishes.allows(choice_of(setting, one.degrees))]
+        found = with_usual(found, wished)
     return found if splits.any else with_own_splits(search, found), usual

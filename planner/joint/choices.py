@@ -19,6 +19,7 @@ from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.strategy.blocks import block_numbers, is_transformer
 from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
+from planner.request.by_degrees import replicas
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 
@@ -125,6 +126,31 @@ class Choice(Struct, frozen=True, kw_only=True):
             shard_size=self.shard_size or None,
             stage_blocks=self.blocks or self.inside.stage_blocks,
         )
+
+
+def choice_of(setting: Setting, degrees: Degrees) -> Choice:
+    """What degrees come to, whether or not their replicas divide the batch.
+
+    Parameters
+    ----------
+    setting, degrees
+        The question, and how to train.
+    """
+    dp = replicas(degrees, setting.gpus)
+    each = -(-setting.batch // dp)
+    count = degrees.micro_batches or each // (degrees.micro_batch_size or each)
+    return Choice(
+        inside=degrees,
+        samples=each // count,
+        dp=dp,
+        pp=degrees.pp,
+        chunks=degrees.chunks,
+        zero=degrees.sharding or 0,
+        schedule=degrees.schedule_kind,
+        micro_batches=count,
+        offload=tuple(degrees.offload),
+        shard_size=degrees.shard_size or 0,
+    )
 
 
 @cache

@@ -82,6 +82,8 @@ class UsualTrial(Struct, frozen=True, kw_only=True, eq=False):
     ----------
     name
         What it is called.
+    degrees
+        What it stands for, with as many samples of a replica at a time as it was simulated with.
     step
         Its step, None where it cannot run or there was no time.
     reason
@@ -91,6 +93,7 @@ class UsualTrial(Struct, frozen=True, kw_only=True, eq=False):
     """
 
     name: str
+    degrees: Degrees
     step: StagedStep | None
     reason: str
     costed: bool
@@ -170,17 +173,19 @@ def usual_trials(
                 degrees = replace(degrees, micro_batch_size=half)
             if step is None and not reason:
                 reason, costed = NO_TIME, False
-            elif step is None and name == "data":
+            elif step is None and name in ("data", under.name):
                 step, reason = _with_unequal_shares(setting, under)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)
-        rows.append(UsualTrial(name=name, step=step, reason=reason, costed=costed))
+        rows.append(
+            UsualTrial(name=name, degrees=degrees, step=step, reason=reason, costed=costed)
+        )
     return tuple(rows)
 
 
 def _with_unequal_shares(setting: Setting, runtime: Runtime) -> tuple[StagedStep | None, str]:
-    """Data parallelism where the replicas do not divide the batch, as of `tried`."""
+    """Replicas that do not divide the batch, cut as the runtime does by itself; as of `tried`."""
     under = setting if runtime.name == DEFAULT_RUNTIME else setting.under(runtime)
     try:
         return simulate_stages(by_name(under, "data"), runtime), ""
