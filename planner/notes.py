@@ -132,11 +132,6 @@ WORDS: Mapping[str, str] = {
         "{idle} of {gpus} GPUs {idle:is|are} left without work: every way to use {idle:it|them} "
         "that was tried is slower, or does not fit"
     ),
-    "single-stage-too-large": (
-        "the splits of one stage without micro-batches were not searched layer by layer: {layers} "
-        "layers are too many for that (at most {most}); none takes less than {bound}, which the "
-        "bound allows for"
-    ),
     "single-stage-slower": (
         "the splits of one stage without micro-batches were not searched layer by layer: their "
         "steps take at least {bound}"

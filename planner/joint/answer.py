@@ -20,7 +20,6 @@ from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
 from planner.joint.verdict import (
-    few_layers,
     left_splits,
     unproven_splits,
     usual_of,
@@ -173,7 +172,7 @@ def _plan_of_all(
     found, usual = _searched(
         setting,
         options,
-        deadline.part(SHARE) if by_layer and few_layers(setting) else deadline,
+        deadline.part(SHARE) if by_layer else deadline,
         wishes,
         until=deadline,
         like=like,

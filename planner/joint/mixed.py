@@ -26,13 +26,13 @@ from planner.joint.replicas import Replicas
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
-from planner.joint.verdict import MOST_LAYERS, least_held, usual_of
+from planner.joint.verdict import least_held, usual_of
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_step
 from planner.notes import words
 from planner.plan import Plan, SearchSummary
 from planner.planning.optimize import plan_for
-from planner.planning.options import SearchOptions
+from planner.planning.options import Overtaken, SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
@@ -149,6 +149,8 @@ class MixedSearch(Struct, kw_only=True, eq=False):
             self.tightest = min(self.tightest, error.missing_bytes)
             self.stopped_by = self.stopped_by or error.stopped_by
             return None
+        except Overtaken:
+            return None
         self.stopped_by = self.stopped_by or plan.search.stopped_by
         self.num_choices += plan.search.num_choices
         return plan
@@ -160,11 +162,11 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         uneven = self.wishes.framework is None
         attends, binds = is_transformer(part.graph), True
         by_layer = splits_by_layer(part) and self.wishes.leaves_splits
-        few = len(part.graph.compute_layers) <= MOST_LAYERS and by_layer
+        searched = not by_layer
         if not attends and not self.wishes.any and by_layer:
             single = self._planned(part, self._splits)
             self._keep(single)
-            binds, few = single is None or single.search.memory_binds, False
+            binds, searched = single is None or single.search.memory_binds, True
         if not attends and not binds:
             self._shared_out(Replicas(part, runtime, self.wishes), [Degrees()])
             return
@@ -191,12 +193,13 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         if uneven:
             self._shared_out(Replicas(part, runtime, self.wishes), splits)
             self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
-        if few and found.single_bound < self.seconds and not self.deadline.passed:
+        if not searched and found.single_bound < self.seconds and not self.deadline.passed:
             self._keep(self._planned(part, self._splits))
 
     def _splits(self, part: Setting) -> Plan:
         """The splits of one stage, layer by layer, at the pace of the slowest device."""
-        return plan_for(part, self.options, self.deadline)
+        options = replace(self.options, limit=min(self.options.limit, self.seconds))
+        return plan_for(part, options, self.deadline)
 
     def _shared_out(self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees]) -> None:
         """Try what is shared out unevenly over groups, the most promising first."""

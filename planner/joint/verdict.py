@@ -26,9 +26,6 @@ from search.problem.notes import Note
 
 # Those that ways to train run under.
 RUNTIMES = (DEFAULT_RUNTIME, *OWN_RUNTIMES)
-# The single stage of a network with more layers is not searched layer by layer: that takes longer
-# than the rest of the answer. [items]
-MOST_LAYERS = 500
 
 
 def _undercut(found: JointResult, best: StagedStep) -> bool:
@@ -102,10 +99,6 @@ def left_splits(setting: Setting, found: JointResult, limit: float = math.inf) -
     if not kept.fits_in_one_stage(1, "none"):
         share = format_bytes(kept.share(1, "none"))
         return found.without_splits(Note.of("single-stage-crowded", kept=share))
-    if not few_layers(setting):
-        layers = len(setting.graph.compute_layers)
-        note = Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS, bound=least)
-        return found.without_splits(note, found.single_bound)
     return found
 
 
@@ -113,11 +106,6 @@ def unproven_splits(found: JointResult) -> JointResult:
     """What a search came to where no split of one stage was found that fits, without a proof."""
     least = format_seconds(found.single_bound)
     return found.without_splits(Note.of("single-stage-unknown", bound=least), found.single_bound)
-
-
-def few_layers(setting: Setting) -> bool:
-    """Whether the splits of one stage may be searched as well."""
-    return len(setting.graph.compute_layers) <= MOST_LAYERS
 
 
 def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:

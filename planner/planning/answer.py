@@ -83,7 +83,8 @@ class Inquiry(Struct, frozen=True, kw_only=True):
             return found, decision
         took = time.monotonic() - began
         try:
-            judged = sharpened(judged, self.options, self.deadline, rival)
+            known = min(rival, self.options.limit)
+            judged = sharpened(judged, self.options, self.deadline, known)
         except KeyboardInterrupt:
             return found, replace(decision, stopped_by="interrupt")
         found, decision = judged.attempt, judged.decide()

@@ -178,9 +178,7 @@ def usual_trials(
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)
-        rows.append(
-            UsualTrial(name=name, degrees=degrees, step=step, reason=reason, costed=costed)
-        )
+        rows.append(UsualTrial(name=name, degrees=degrees, step=step, reason=reason, costed=costed))
     return tuple(rows)
 
 

@@ -159,7 +159,7 @@ def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = 
         go_on = stopped_by != "interrupt" and not options.least_memory
         if go_on and finals.time.allows(MOVES):
             patterns = Patterns(formulation)
-            simulate_finalists(finals, patterns, attempt, options.num_best)
+            simulate_finalists(finals, patterns, attempt, options)
         if go_on and not finals.fits:
             simulate_smaller(finals, result.met)
     except KeyboardInterrupt:

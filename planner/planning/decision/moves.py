@@ -20,6 +20,8 @@ from planner.planning.decision.lighter import lighter_than
 from planner.planning.decision.local_search import made_to_fit, neighbours, simplified
 from planner.planning.decision.room import Room
 from planner.planning.decision.simulator import Choices
+from planner.planning.options import SearchOptions
+from planner.planning.search_plan import OFF
 from planner.planning.tuning import Attempt
 
 # Estimates of assignments that are unlike each other are off by so much more for one of them.
@@ -27,8 +29,8 @@ UNSURE = 0.03
 # A plan that is no further above its bound is near enough: what is aimed at where all-reduces do
 # not dominate a step.
 NEAR_ENOUGH = 0.02
-# Moves gain no more from assignments unlike the fastest: from some that were 8 % slower they led to
-# what was 2 % faster. [parts]
+# Moves gain no more from assignments unlike the fastest, or on a plan that is known: from some that
+# were 8 % slower they led to what was 2 % faster. [parts]
 WORTH_MOVING = 0.1
 # Devices mostly repeat the work of others where more of the computation is done more than once.
 MOSTLY = 0.5
@@ -38,7 +40,9 @@ MOVES = 60.0
 SIMPLER_TRIALS = 2
 
 
-def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int) -> None:
+def simulate_finalists(
+    finals: Finals, patterns: Patterns, attempt: Attempt, options: SearchOptions
+) -> None:
     """Simulate what may be the fastest, then what moves make of the fastest of it.
 
     Parameters
@@ -49,9 +53,11 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
         Of the formulation.
     attempt
         The search.
-    num_best
-        Assignments of the search and of the patterns to simulate. [items]
+    options
+        How many of the search and of the patterns to simulate, and the step of a plan that is
+        known.
     """
+    num_best = options.num_best
     estimates = StepEstimates(finals.simulator.formulation)
     finals.simulate(dict.fromkeys(attempt.starts))
     ranked = [costed.choices for costed in attempt.result.ranked]
@@ -69,6 +75,9 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
             near.setdefault(round(judged[n] / unsure, 6), pool[n])  # several come to the same
     finals.simulate(list(near.values())[:num_best])
     if num_best < 2:
+        return
+    gain = OFF if attempt.result.memory_binds else WORTH_MOVING
+    if finals.fastest.seconds > options.limit * (1.0 + gain):
         return
     room = Room(formulation=finals.simulator.formulation)
     pool += _make_fit(finals, patterns, estimates, pool, room, num_best)
@@ -88,6 +97,8 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
         if starts and not _climb(finals, patterns, estimates, pool, room, num_best):
             return
         climbed = finals.fastest
+        if climbed.seconds > options.limit:
+            return  # none is chosen, however simple
         estimate = partial(estimates.steps, bucket_bytes=climbed.bucket_bytes)
         simpler = simplified(estimate, patterns, climbed.choices, SIMPLER_WITHIN)
         finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
