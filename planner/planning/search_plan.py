@@ -203,6 +203,11 @@ def _least_known(rival: Callable[[], float] | None, limit: float) -> float:
     return limit if rival is None else min(limit, rival())
 
 
+def _is_overtaken(search: AdditiveSearch, limit: float) -> bool:
+    """Whether the best that fits is slower than a plan that is known, whatever moves make of it."""
+    return search.incumbent.cost * (1.0 - OFF) > limit and not search.stopped
+
+
 def _look_everywhere(
     search: AdditiveSearch,
     num_best: int,
@@ -259,7 +264,7 @@ def _look_everywhere(
         return least  # there is no plan to bound
     if binds and rival is not None and not search.stopped:
         limit = rival()
-    if search.incumbent.cost * (1.0 - OFF) > limit and not search.stopped:
+    if binds and _is_overtaken(search, limit):
         raise Overtaken(min(search.incumbent.bound, every), search.incumbent.cost)
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
@@ -270,5 +275,7 @@ def _look_everywhere(
         for seen in (search.formulation, search.formulation.as_on_timeline):
             for choices in search.next_best(seen.problem(profile), num_best):
                 search.cost_once(choices)
+        if _is_overtaken(search, limit):
+            raise Overtaken(min(bound, every), search.incumbent.cost)
     search.bound_everything(max(bound, under_limit))
     return least

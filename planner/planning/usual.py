@@ -173,8 +173,9 @@ def usual_trials(
                 degrees = replace(degrees, micro_batch_size=half)
             if step is None and not reason:
                 reason, costed = NO_TIME, False
-            elif step is None and name in ("data", under.name):
-                step, reason = _with_unequal_shares(setting, under)
+            elif step is None and (name == "data" or under.shard):
+                step, why = _with_unequal_shares(setting, under)
+                reason = why if name == "data" else reason
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)

@@ -166,12 +166,13 @@ def test_without_time_the_best_stays(searched):
 
 
 def test_what_is_held_fixed_stays_so_and_ruling_out_tensors_leaves_splits_by_degrees():
-    plan = planner.optimize(**LINEAR, keep="zero=2,recompute=none")
+    asked = LINEAR | {"global_batch_size": 1024}
+    plan = planner.optimize(**asked, keep="zero=2,recompute=none")
     assert "filter" in plan.layers["fc7"].degrees or "channel" in plan.layers["fc7"].degrees
     cut = {name for layer in plan.layers.values() for name in layer.sharded}
     assert cut == {"gradients", "state"}
     assert not any(stage.recompute for stage in plan.stages)
-    other = planner.optimize(**LINEAR, forbid="tensor")
+    other = planner.optimize(**asked, forbid="tensor")
     assert {dim for layer in other.layers.values() for dim in layer.degrees} == {"sample"}
     assert other.step_time_s > plan.step_time_s
 

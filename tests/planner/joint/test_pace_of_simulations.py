@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from costmodels.simulation import load_runtime
 from planner.joint import simulations
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.estimate import Estimate, Estimates
@@ -103,7 +104,8 @@ def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, num
     )
     usual = {"data": Degrees(), "zero1": Degrees(zero=1), "fsdp": Degrees(fsdp=True)}
     setting = resolve(make_request("optimize", {"model": "alexnet", "gpus": 8, "cluster": "abci"}))
-    trials = usual_trials(setting, None, Deadline(limit), usual, under_one=True)
+    runtime = load_runtime("fsdp")
+    trials = usual_trials(setting, runtime, Deadline(limit), usual, under_one=True)
     assert [one.costed for one in trials] == [True] * number + [False] * (3 - number)
 
 
