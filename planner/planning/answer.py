@@ -83,8 +83,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
             return found, decision
         took = time.monotonic() - began
         try:
-            known = min(rival, self.options.limit)
-            judged = sharpened(judged, self.options, self.deadline, known)
+            judged = sharpened(judged, self.options, self.deadline, rival)
         except KeyboardInterrupt:
             return found, replace(decision, stopped_by="interrupt")
         found, decision = judged.attempt, judged.decide()

@@ -97,7 +97,7 @@ def simulate_finalists(
         if starts and not _climb(finals, patterns, estimates, pool, room, num_best):
             return
         climbed = finals.fastest
-        if climbed.seconds > options.limit * (1.0 + UNSURE):
+        if climbed.seconds > options.limit * (1.0 + WORTH_MOVING):
             return  # none is chosen, however simple
         estimate = partial(estimates.steps, bucket_bytes=climbed.bucket_bytes)
         simpler = simplified(estimate, patterns, climbed.choices, SIMPLER_WITHIN)

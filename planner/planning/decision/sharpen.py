@@ -44,17 +44,17 @@ def sharpened(
         What was simulated of a search.
     options
         How to search: where each setting of the step has its own search, there is no bound to
-        sharpen.
+        sharpen; what takes longer than a plan that is known does not matter.
     deadline
         When the plan must be there.
     rival
-        What takes longer does not matter. [s]
+        What takes longer does not matter, nor does a bound. [s]
     """
     finals, formulation = judged.finals, judged.attempt.formulation
-    result = judged.attempt.result
+    result, known = judged.attempt.result, min(rival, options.limit)
     if judged.stopped_by or options.tune_trials or result.memory_binds or not finals.fits:
         return judged
-    if not finals.best_of or _is_near(judged) or result.incumbent.bound >= rival * (1.0 - EQUAL):
+    if not finals.best_of or _is_near(judged) or result.incumbent.bound >= known * (1.0 - EQUAL):
         return judged
     if formulation.shared or not formulation.machine.training.gradient_overlap:
         return judged
@@ -68,7 +68,7 @@ def sharpened(
         sharper = Sharper.of(formulation, sizes, first, deadline)
     except (TooMuchIsNear, OutOfTime):
         return judged
-    return _below_its_step(judged, sharper, deadline, rival)
+    return _below_its_step(judged, sharper, deadline, known, asks_plans=rival < math.inf)
 
 
 def _is_near(judged: Judged) -> bool:
@@ -77,7 +77,9 @@ def _is_near(judged: Judged) -> bool:
     return bound >= judged.finals.fastest.seconds * (1.0 - NEAR_ENOUGH)
 
 
-def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline, rival: float) -> Judged:
+def _below_its_step(
+    judged: Judged, sharper: Sharper, deadline: Deadline, known: float, *, asks_plans: bool
+) -> Judged:
     """What was judged, with what is found below its step.
 
     Little is below a low step and soon found, and what is simulated of it may be so fast that
@@ -89,14 +91,16 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline, rival:
         What was simulated of a search.
     sharper
         Finds more.
-    deadline, rival
+    deadline, known
         When to end with what is known, and what takes longer does not matter. [s]
+    asks_plans
+        Whether a bound does not matter.
     """
     done, most = judged.attempt.result.incumbent.bound, math.inf
-    more = (min(judged.finals.fastest.seconds, rival) - done) * FIRST_PART
+    more = (min(judged.finals.fastest.seconds, known) - done) * FIRST_PART
     for _ in range(MAX_TRIES):
         before = judged.finals.fastest
-        worst = min(before.seconds * (1.0 - EQUAL), rival, most)
+        worst = min(before.seconds * (1.0 - EQUAL), known, most)
         if _is_near(judged) or done >= worst:
             break
         close = worst - done <= NEAR_ENOUGH / 2.0 * worst
@@ -105,8 +109,7 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline, rival:
             found = sharper.below(asked, deadline)
             judged = _proposed(_bounded(judged, found.bound), found.splits, deadline)
         except TooMuchIsNear:
-            # where there is a rival, plans are asked for rather than a bound
-            if most < math.inf or rival < math.inf:
+            if most < math.inf or asks_plans:
                 break
             most = asked
         except OutOfTime:
