@@ -12,6 +12,7 @@ from costmodels.strategy.blocks import is_transformer
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
 from planner.joint.choices import choice_of
+from planner.joint.fewer_by_splits import FewerBySplits
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
@@ -123,12 +124,15 @@ def _joint_plan(
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
-        splits = how is _splits_first and found.no_splits is not None
-        own = any(not one.fits for one in found.own_splits)
+        by_splits = FewerBySplits(
+            unfinished=how is _splits_first and found.no_splits is not None,
+            needed=any(not one.fits for one in found.own_splits),
+            repeated=isinstance(plan, Plan) and _repeats_work(plan),
+            uneven=how is _plan_of_all and by_layer and setting.batch % setting.gpus > 0,
+        )
         hosts = isinstance(plan, InfeasibleError) or found.waits_in_hosts
-        repeats = isinstance(plan, Plan) and _repeats_work(plan)
         known_costs = found.costs, found.floors, deadline
-        fewer = FewerGpus(setting, wishes, *known_costs, splits, own, hosts, repeats)
+        fewer = FewerGpus(setting, wishes, *known_costs, by_splits, hosts)
         bound = plan.search.lower_bound_s if isinstance(plan, Plan) else 0.0
         beside = replace(options, watch=_with_bound(options.watch, bound))
         plan = fewer.faster_plan(

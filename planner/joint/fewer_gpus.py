@@ -28,6 +28,7 @@ from planner.joint.choices import (
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
+from planner.joint.fewer_by_splits import NO_FEWER_BY_SPLITS, FewerBySplits
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
@@ -43,7 +44,6 @@ from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
-from planner.planning.decision.fewer import fewer_devices
 from planner.planning.staged import tried
 from planner.planning.usual import usual_degrees, usual_trials
 from planner.request.named_degrees import usual_runtime
@@ -72,14 +72,10 @@ class FewerGpus:
         Of all its GPUs, whose costs of micro-batches hold for fewer.
     deadline
         When to stop.
-    splits
-        Whether splits of layers that were not searched to the end may be faster on fewer.
-    own_splits
-        Whether layers were split each in its own way for them to fit, of which none are estimated.
+    by_splits
+        Tells which of them are asked for their splits, of which nothing is estimated.
     in_hosts
         Whether what fits in the memory of the hosts alone matters: there is no other plan yet.
-    repeats
-        Whether GPUs compute what others do: half of them may do it with other splits.
     best
         The best step so far. [s]
     """
@@ -89,10 +85,8 @@ class FewerGpus:
     estimates: Estimates
     floors: PipelineBounds
     deadline: Deadline
-    splits: bool = False
-    own_splits: bool = False
+    by_splits: FewerBySplits = NO_FEWER_BY_SPLITS
     in_hosts: bool = False
-    repeats: bool = False
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
     best: float = field(init=False, default=math.inf)
@@ -216,36 +210,10 @@ class FewerGpus:
             # what others are estimated to take matters as far as estimates are off
             if near and near[0].memory <= part.cluster.device.memory:
                 known = min(known, near[0].seconds * (1.0 + MARGIN))
-        of_splits = self._of_splits(seconds)
+        of_splits = self.by_splits.parts(self.setting, seconds)
         rows = [row for row in rows if row[2].gpus not in of_splits]
         rows += [(0.0, (), part) for gpus, part in of_splits.items() if gpus not in told]
         return sorted(rows, key=lambda row: row[0]), known
-
-    def _of_splits(self, seconds: float) -> dict[int, Setting]:
-        """Smaller numbers that may be faster by splits alone, of which nothing is estimated.
-
-        With fewer samples than GPUs these are split otherwise, which costs more than work. Inside
-        of a host they are split faster than across hosts, where that matters for them to fit.
-
-        Parameters
-        ----------
-        seconds
-            The step of all GPUs. [s]
-        """
-        setting = self.setting
-        found: dict[int, Setting] = {}
-        part = fewer_devices(setting) if self.splits else None
-        while part is not None and 2 * part.gpus > part.batch:
-            found[part.gpus] = on_gpus(setting, part.gpus)
-            part = fewer_devices(part)
-        host = setting.cluster.devices_per_host
-        work = least_work(setting) * setting.gpus / host
-        if self.own_splits and host < setting.gpus and work < seconds:
-            found.setdefault(host, on_gpus(setting, host))
-        half = fewer_devices(setting) if self.own_splits and self.repeats else None
-        if half is not None:
-            found.setdefault(half.gpus, on_gpus(setting, half.gpus))
-        return found
 
     def _as_kept(self, choice: Choice) -> Choice:
         """A choice with what must be cut or wait in the hosts, where it can be."""
