@@ -320,7 +320,7 @@ def test_after_an_interrupt_of_the_search_only_its_best_is_simulated(monkeypatch
 
     monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": interrupt})
     late = lambda *_: pytest.fail("it was to end")  # noqa: E731
-    monkeypatch.setattr(decide, "simulate_finalists", late)
+    monkeypatch.setattr(decide, "Moves", late)
     plan = planner.optimize("alexnet", gpus=8, cluster="lassen", cap=16)
     assert plan.search.stopped_by == "interrupt"
     assert plan.fits

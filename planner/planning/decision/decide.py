@@ -21,7 +21,7 @@ from planner.planning.decision.finals import (
     TimeToDecide,
     simulate_smaller,
 )
-from planner.planning.decision.moves import MOVES, simulate_finalists
+from planner.planning.decision.moves import MOVES, Moves
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.options import SearchOptions
 from planner.planning.space.costing import Costed
@@ -159,12 +159,27 @@ def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = 
         go_on = stopped_by != "interrupt" and not options.least_memory
         if go_on and finals.time.allows(MOVES):
             patterns = Patterns(formulation)
-            simulate_finalists(finals, patterns, attempt, options)
+            Moves.of(finals, patterns, attempt, options).simulate_finalists()
         if go_on and not finals.fits:
             simulate_smaller(finals, result.met)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
     return Judged(finals=finals, patterns=patterns, attempt=attempt, stopped_by=stopped_by)
+
+
+def lightened(judged: Judged, options: SearchOptions) -> Judged:
+    """What was judged, with what moves make of what holds less, if that may be faster.
+
+    Parameters
+    ----------
+    judged
+        What was simulated of a search.
+    options
+        As of `judge`.
+    """
+    if judged.patterns is not None and not judged.stopped_by:
+        Moves.of(judged.finals, judged.patterns, judged.attempt, options).simulate_lighter()
+    return judged
 
 
 def _decision(judged: Judged, promised: float) -> Decision:

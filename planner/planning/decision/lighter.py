@@ -40,6 +40,8 @@ def lighter_than(
     """
     if result.problem is None or result.memory_binds:
         return []
+    if sum(map(len, result.problem.costs)) < room.formulation.num_candidates:
+        return []  # something faster was found among candidates that the problem lacks
     held = room.rows.profile(base)
     prices = np.zeros(len(held))
     fullest, found = int(held.argmax()), dict[Choices, None]()

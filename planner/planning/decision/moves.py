@@ -7,12 +7,11 @@ to simulate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
-from costmodels.strategy.blocks import is_transformer
 from planner.planning.decision.estimate import StepEstimates
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import SIMPLER_WITHIN, Finals
@@ -40,10 +39,8 @@ MOVES = 60.0
 SIMPLER_TRIALS = 2
 
 
-def simulate_finalists(
-    finals: Finals, patterns: Patterns, attempt: Attempt, options: SearchOptions
-) -> None:
-    """Simulate what may be the fastest, then what moves make of the fastest of it.
+class Moves(Struct, kw_only=True, eq=False):
+    """Simulates what may be the fastest, and what moves make of the fastest of it.
 
     Parameters
     ----------
@@ -56,179 +53,199 @@ def simulate_finalists(
     options
         How many of the search and of the patterns to simulate, and the step of a plan that is
         known.
-    """
-    num_best = options.num_best
-    estimates = StepEstimates(finals.simulator.formulation)
-    finals.simulate(dict.fromkeys(attempt.starts))
-    ranked = [costed.choices for costed in attempt.result.ranked]
-    alike = patterns.assignments(patterns.promising())
-    pool = list(dict.fromkeys([*ranked, *alike]))
-    table = np.array(pool)
-    judged = estimates.least(table, finals.buckets)
-    order = np.argsort(judged, kind="stable")
-    finals.simulate(pool[n] for n in order[:num_best])
-    # plans of one split are further from the rest than these from each other, and so are estimates
-    whole, unsure = set(alike), judged.min() * (1.0 + UNSURE)
-    near: dict[float, Choices] = {}
-    for n in order:
-        if judged[n] <= unsure and pool[n] in whole:
-            near.setdefault(round(judged[n] / unsure, 6), pool[n])  # several come to the same
-    finals.simulate(list(near.values())[:num_best])
-    if num_best < 2:
-        return
-    gain = OFF if attempt.result.memory_binds else WORTH_MOVING
-    if finals.fastest.seconds > options.limit * (1.0 + gain):
-        return
-    room = Room(formulation=finals.simulator.formulation)
-    pool += _make_fit(finals, patterns, estimates, pool, room, num_best)
-    others = _of_the_other_kind(finals, patterns)
-    for turn in range(num_best):
-        if not _climb(finals, patterns, estimates, pool, room, num_best):
-            return
-        # moves do not lead from one kind to the other, nor to what holds much less
-        starts = [] if turn else [*others, *_lighter(finals, attempt, room)]
-        for start in starts:
-            finals.simulate([start])
-            slowest = finals.fastest.seconds * (1.0 + WORTH_MOVING)
-            if start not in finals.best_of or finals.best_of[start].seconds > slowest:
-                continue
-            if not _climb(finals, patterns, estimates, pool, room, 1, {start}):
-                return
-        if starts and not _climb(finals, patterns, estimates, pool, room, num_best):
-            return
-        climbed = finals.fastest
-        if climbed.seconds > options.limit * (1.0 + WORTH_MOVING):
-            return  # none is chosen, however simple
-        estimate = partial(estimates.steps, bucket_bytes=climbed.bucket_bytes)
-        simpler = simplified(estimate, patterns, climbed.choices, SIMPLER_WITHIN)
-        finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
-        _tune_simpler(finals, patterns)
-        if finals.fastest is climbed:
-            return  # else a simpler one is the fastest under its own buckets: go on from there
-
-
-def _make_fit(
-    finals: Finals,
-    patterns: Patterns,
-    estimates: StepEstimates,
-    pool: Sequence[Choices],
-    room: Room,
-    most: int,
-) -> list[Choices]:
-    """Simulate what the fastest that do not fit become with as little else as lets them fit.
-
-    Parameters
-    ----------
-    finals, patterns, estimates, pool, room
-        As of `_climb`.
-    most
-        Of which that is looked at. [items]
-
-    Returns
-    -------
-    Those that do not fit, from which runs may be taken.
-    """
-    least = finals.fastest.seconds if finals.fits else np.inf
-    faster = [one for one in finals.misfits if one.seconds < least]
-    passed: set[Choices] = set()
-    has_time = partial(finals.time.allows, MOVES)
-    for one in faster[:most]:
-        estimate = partial(estimates.steps, bucket_bytes=one.bucket_bytes)
-        beyond = partial(room.beyond, off=room.off(one))
-        other = made_to_fit(estimate, patterns, one.choices, pool, beyond, passed, has_time)
-        if other is not None:
-            finals.simulate([other], one.bucket_bytes)
-    return [one.choices for one in faster]
-
-
-def _climb(
-    finals: Finals,
-    patterns: Patterns,
-    estimates: StepEstimates,
-    pool: Sequence[Choices],
-    room: Room,
-    rounds: int,
-    among: set[Choices] | None = None,
-) -> bool:
-    """Simulate what moves make of the fastest, until it stays the fastest.
-
-    Parameters
-    ----------
-    finals, patterns
-        As of `simulate_finalists`.
     estimates
         Judge moves.
-    pool, room
-        Assignments from which runs are taken, and the memory that they have.
-    rounds
-        The most moves from one fastest to the next. [items]
-    among
-        Those of which the fastest is meant, to which what is simulated is added; all by default.
-
-    Returns
-    -------
-    Whether time allowed it.
+    room
+        The memory that assignments have.
+    pool
+        Assignments from which runs are taken.
     """
-    for _ in range(rounds):
-        finals.tune(finals.fastest_of(among))
-        if not finals.time.allows(MOVES):
-            return False
-        base = finals.fastest_of(among)
-        # the buckets of what exchanges nothing are not those that suit a move
-        size = base.bucket_bytes if base.received > 0.0 else None
-        sizes = finals.buckets if size is None else (size,)
-        beyond = None
-        if finals.misfits and finals.simulator.fits(base):
-            beyond = partial(room.beyond, off=room.off(base))
-        judge = partial(estimates.least, sizes=sizes)
-        moved = neighbours(judge, patterns, base.choices, pool, beyond)
-        finals.simulate(moved, size)
-        if among is not None:
-            among.update(moved)
-        if finals.fastest_of(among) is base:
-            break
-    return True
 
+    finals: Finals
+    patterns: Patterns
+    attempt: Attempt
+    options: SearchOptions
+    estimates: StepEstimates
+    room: Room
+    pool: list[Choices]
 
-def _of_the_other_kind(finals: Finals, patterns: Patterns) -> list[Choices]:
-    """The best that uses all devices where the best of all does not, or the other way round.
+    @classmethod
+    def of(
+        cls, finals: Finals, patterns: Patterns, attempt: Attempt, options: SearchOptions
+    ) -> Moves:
+        """The moves of a search.
 
-    Parameters
-    ----------
-    finals, patterns
-        As of `simulate_finalists`.
+        Parameters
+        ----------
+        finals, patterns, attempt, options
+            As of the class.
+        """
+        formulation = finals.simulator.formulation
+        ranked = [costed.choices for costed in attempt.result.ranked]
+        alike = patterns.assignments(patterns.promising())
+        return cls(
+            finals=finals,
+            patterns=patterns,
+            attempt=attempt,
+            options=options,
+            estimates=StepEstimates(formulation),
+            room=Room(formulation=formulation),
+            pool=list(dict.fromkeys([*ranked, *alike])),
+        )
 
-    Returns
-    -------
-    Nothing where there is none that is nearly as fast.
-    """
-    best = finals.fastest
-    near = [one for one in finals.ranked if one.seconds <= best.seconds * (1.0 + UNSURE)]
-    kinds = [patterns.replicated(one.choices) > MOSTLY for one in near]
-    others = [one.choices for one, kind in zip(near, kinds, strict=True) if kind != kinds[0]]
-    return others[:1] if finals.simulator.fits(best) else []
+    def simulate_finalists(self) -> None:
+        """Simulate what may be the fastest, then what moves make of the fastest of it."""
+        finals, num_best = self.finals, self.options.num_best
+        finals.simulate(dict.fromkeys(self.attempt.starts))
+        judged = self.estimates.least(np.array(self.pool), finals.buckets)
+        order = np.argsort(judged, kind="stable")
+        finals.simulate(self.pool[n] for n in order[:num_best])
+        # plans of one split are further from the rest than these from each other, and so are
+        # estimates
+        whole = set(self.patterns.assignments(self.patterns.promising()))
+        unsure = judged.min() * (1.0 + UNSURE)
+        near: dict[float, Choices] = {}
+        for n in order:
+            if judged[n] <= unsure and self.pool[n] in whole:
+                near.setdefault(round(judged[n] / unsure, 6), self.pool[n])  # several are the same
+        finals.simulate(list(near.values())[:num_best])
+        gain = OFF if self.attempt.result.memory_binds else WORTH_MOVING
+        if num_best < 2 or finals.fastest.seconds > self.options.limit * (1.0 + gain):
+            return
+        self._make_fit()
+        # moves do not lead from one kind to the other
+        self._settle(self._of_the_other_kind())
 
+    def simulate_lighter(self) -> None:
+        """Simulate what moves make of what holds less than the fastest, if that is far from best.
 
-def _lighter(finals: Finals, attempt: Attempt, room: Room) -> list[Choices]:
-    """Assignments that hold less than the fastest, where that may be far from the best."""
-    best, result = finals.fastest, attempt.result
-    near = best.seconds * (1.0 - NEAR_ENOUGH) <= result.incumbent.bound
-    # of others more is found where gradients are followed in their order, which begins here
-    if not is_transformer(finals.simulator.formulation.graph):
-        return []
-    if near or not (finals.fits and finals.time.allows(MOVES)):
-        return []
-    return lighter_than(best.choices, best.seconds, result, room, finals.time.deadline)
+        Moves do not lead from one to the other.
+        """
+        finals, result = self.finals, self.attempt.result
+        if not finals.fits or not finals.time.allows(MOVES) or self.options.num_best < 2:
+            return
+        best = finals.fastest
+        if best.seconds > self.options.limit * (1.0 + WORTH_MOVING):
+            return
+        if best.seconds * (1.0 - NEAR_ENOUGH) > result.incumbent.bound:
+            deadline = finals.time.deadline
+            lighter = lighter_than(best.choices, best.seconds, result, self.room, deadline)
+            if lighter:
+                self._settle(lighter)
 
+    def _settle(self, starts: list[Choices]) -> None:
+        """Simulate what moves make of the fastest and of others, and what is simpler than that.
 
-def _tune_simpler(finals: Finals, patterns: Patterns) -> None:
-    """Tune the simplest of those that would be close enough to the fastest with better buckets."""
-    within = (1.0 + 2.0 * SIMPLER_WITHIN) * finals.fastest.seconds
-    changes = patterns.changes(finals.fastest.choices)
-    simpler = [
-        (patterns.changes(trial.choices), trial.seconds, n, trial)
-        for n, trial in enumerate(finals.ranked)
-        if trial.seconds <= within and patterns.changes(trial.choices) < changes
-    ]
-    for *_, trial in sorted(simpler)[:SIMPLER_TRIALS]:
-        finals.tune(trial)
+        Parameters
+        ----------
+        starts
+            The others, of which those that are far from the fastest are left out.
+        """
+        finals, known = self.finals, self.options.limit * (1.0 + WORTH_MOVING)
+        for turn in range(self.options.num_best):
+            if not self._climb() or (not turn and starts and not self._climb_from(starts)):
+                return
+            climbed = finals.fastest
+            if climbed.seconds > known:
+                return  # none is chosen, however simple
+            estimate = partial(self.estimates.steps, bucket_bytes=climbed.bucket_bytes)
+            simpler = simplified(estimate, self.patterns, climbed.choices, SIMPLER_WITHIN)
+            finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
+            self._tune_simpler()
+            if finals.fastest is climbed:
+                return  # else a simpler one is the fastest under its own buckets: go on from there
+
+    def _climb_from(self, starts: list[Choices]) -> bool:
+        """Simulate what moves make of some assignments, and of the fastest of all then.
+
+        Returns
+        -------
+        Whether time allowed it.
+        """
+        for start in starts:
+            self.finals.simulate([start])
+            slowest = self.finals.fastest.seconds * (1.0 + WORTH_MOVING)
+            trial = self.finals.best_of.get(start)
+            if trial is not None and trial.seconds <= slowest and not self._climb(1, {start}):
+                return False
+        return self._climb()
+
+    def _climb(self, rounds: int | None = None, among: set[Choices] | None = None) -> bool:
+        """Simulate what moves make of the fastest, until it stays the fastest.
+
+        Parameters
+        ----------
+        rounds
+            The most moves from one fastest to the next; by default as many as are asked for.
+            [items]
+        among
+            Those of which the fastest is meant, to which what is simulated is added; all by
+            default.
+
+        Returns
+        -------
+        Whether time allowed it.
+        """
+        finals = self.finals
+        for _ in range(rounds or self.options.num_best):
+            finals.tune(finals.fastest_of(among))
+            if not finals.time.allows(MOVES):
+                return False
+            base = finals.fastest_of(among)
+            # the buckets of what exchanges nothing are not those that suit a move
+            size = base.bucket_bytes if base.received > 0.0 else None
+            sizes = finals.buckets if size is None else (size,)
+            beyond = None
+            if finals.misfits and finals.simulator.fits(base):
+                beyond = partial(self.room.beyond, off=self.room.off(base))
+            judge = partial(self.estimates.least, sizes=sizes)
+            moved = neighbours(judge, self.patterns, base.choices, self.pool, beyond)
+            finals.simulate(moved, size)
+            if among is not None:
+                among.update(moved)
+            if finals.fastest_of(among) is base:
+                break
+        return True
+
+    def _make_fit(self) -> None:
+        """Simulate what the fastest that do not fit become with as little else as lets them fit.
+
+        Runs may be taken from those that do not fit as well.
+        """
+        finals = self.finals
+        least = finals.fastest.seconds if finals.fits else np.inf
+        faster = [one for one in finals.misfits if one.seconds < least]
+        passed: set[Choices] = set()
+        has_time = partial(finals.time.allows, MOVES)
+        for one in faster[: self.options.num_best]:
+            estimate = partial(self.estimates.steps, bucket_bytes=one.bucket_bytes)
+            beyond = partial(self.room.beyond, off=self.room.off(one))
+            moves = estimate, self.patterns, one.choices, self.pool, beyond
+            other = made_to_fit(*moves, passed, has_time)
+            if other is not None:
+                finals.simulate([other], one.bucket_bytes)
+        self.pool += [one.choices for one in faster]
+
+    def _of_the_other_kind(self) -> list[Choices]:
+        """The best that uses all devices where the best of all does not, or the other way round.
+
+        Nothing where there is none that is nearly as fast.
+        """
+        finals, best = self.finals, self.finals.fastest
+        near = [one for one in finals.ranked if one.seconds <= best.seconds * (1.0 + UNSURE)]
+        kinds = [self.patterns.replicated(one.choices) > MOSTLY for one in near]
+        others = [one.choices for one, kind in zip(near, kinds, strict=True) if kind != kinds[0]]
+        return others[:1] if finals.simulator.fits(best) else []
+
+    def _tune_simpler(self) -> None:
+        """Tune the simplest of those that would be close enough to the fastest with others."""
+        finals, patterns = self.finals, self.patterns
+        within = (1.0 + 2.0 * SIMPLER_WITHIN) * finals.fastest.seconds
+        changes = patterns.changes(finals.fastest.choices)
+        simpler = [
+            (patterns.changes(trial.choices), trial.seconds, n, trial)
+            for n, trial in enumerate(finals.ranked)
+            if trial.seconds <= within and patterns.changes(trial.choices) < changes
+        ]
+        for *_, trial in sorted(simpler)[:SIMPLER_TRIALS]:
+            finals.tune(trial)
