@@ -15,7 +15,7 @@ from costmodels.step.training import Training
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
 from planner.planning.bounds.additive_search import time_left
-from planner.planning.decision.decide import Decision, judge, lightened
+from planner.planning.decision.decide import Decision, begun_elsewhere, judge
 from planner.planning.decision.fewer import (
     SmallerAnswer,
     better_of,
@@ -83,7 +83,8 @@ class Inquiry(Struct, frozen=True, kw_only=True):
             return found, decision
         took = time.monotonic() - began
         try:
-            judged = lightened(sharpened(judged, self.options, self.deadline, rival), self.options)
+            judged = sharpened(judged, self.options, self.deadline, rival)
+            judged = begun_elsewhere(judged, self.options)
         except KeyboardInterrupt:
             return found, replace(decision, stopped_by="interrupt")
         found, decision = judged.attempt, judged.decide()

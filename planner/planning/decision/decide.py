@@ -167,8 +167,8 @@ def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = 
     return Judged(finals=finals, patterns=patterns, attempt=attempt, stopped_by=stopped_by)
 
 
-def lightened(judged: Judged, options: SearchOptions) -> Judged:
-    """What was judged, with what moves make of what holds less, if that may be faster.
+def begun_elsewhere(judged: Judged, options: SearchOptions) -> Judged:
+    """What was judged, with what moves make of what is unlike it, if that may be faster.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def lightened(judged: Judged, options: SearchOptions) -> Judged:
         As of `judge`.
     """
     if judged.patterns is not None and not judged.stopped_by:
-        Moves.of(judged.finals, judged.patterns, judged.attempt, options).simulate_lighter()
+        Moves.of(judged.finals, judged.patterns, judged.attempt, options).simulate_others()
     return judged
 
 

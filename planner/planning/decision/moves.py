@@ -15,10 +15,10 @@ from msgspec import Struct
 from planner.planning.decision.estimate import StepEstimates
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import SIMPLER_WITHIN, Finals
-from planner.planning.decision.lighter import lighter_than
 from planner.planning.decision.local_search import made_to_fit, neighbours, simplified
+from planner.planning.decision.other_starts import lighter_than, with_reductions_counted
 from planner.planning.decision.room import Room
-from planner.planning.decision.simulator import Choices
+from planner.planning.decision.simulator import Choices, SimulatedChoices
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import OFF
 from planner.planning.tuning import Attempt
@@ -116,8 +116,8 @@ class Moves(Struct, kw_only=True, eq=False):
         # moves do not lead from one kind to the other
         self._settle(self._of_the_other_kind())
 
-    def simulate_lighter(self) -> None:
-        """Simulate what moves make of what holds less than the fastest, if that is far from best.
+    def simulate_others(self) -> None:
+        """Simulate what moves make of what is unlike the fastest, if that is far from its bound.
 
         Moves do not lead from one to the other.
         """
@@ -127,11 +127,16 @@ class Moves(Struct, kw_only=True, eq=False):
         best = finals.fastest
         if best.seconds > self.options.limit * (1.0 + WORTH_MOVING):
             return
-        if best.seconds * (1.0 - NEAR_ENOUGH) > result.incumbent.bound:
-            deadline = finals.time.deadline
-            lighter = lighter_than(best.choices, best.seconds, result, self.room, deadline)
-            if lighter:
-                self._settle(lighter)
+        if best.seconds * (1.0 - NEAR_ENOUGH) <= result.incumbent.bound:
+            return
+        deadline = finals.time.deadline
+        lighter = lighter_than(best.choices, best.seconds, result, self.room, deadline)
+        counted = with_reductions_counted(finals.simulator.formulation, deadline)
+        # which are far from the fastest before they are moved
+        moved = [self._moved(start, best)[0] for start in counted]
+        starts = list(dict.fromkeys([*lighter, *moved]))
+        if starts:
+            self._settle(starts)
 
     def _settle(self, starts: list[Choices]) -> None:
         """Simulate what moves make of the fastest and of others, and what is simpler than that.
@@ -162,10 +167,13 @@ class Moves(Struct, kw_only=True, eq=False):
         -------
         Whether time allowed it.
         """
+        finals = self.finals
         for start in starts:
-            self.finals.simulate([start])
-            slowest = self.finals.fastest.seconds * (1.0 + WORTH_MOVING)
-            trial = self.finals.best_of.get(start)
+            if not finals.time.allows(MOVES):
+                return False
+            finals.simulate([start])
+            slowest = finals.fastest.seconds * (1.0 + WORTH_MOVING)
+            trial = finals.best_of.get(start)
             if trial is not None and trial.seconds <= slowest and not self._climb(1, {start}):
                 return False
         return self._climb()
@@ -194,18 +202,34 @@ class Moves(Struct, kw_only=True, eq=False):
             base = finals.fastest_of(among)
             # the buckets of what exchanges nothing are not those that suit a move
             size = base.bucket_bytes if base.received > 0.0 else None
-            sizes = finals.buckets if size is None else (size,)
-            beyond = None
-            if finals.misfits and finals.simulator.fits(base):
-                beyond = partial(self.room.beyond, off=self.room.off(base))
-            judge = partial(self.estimates.least, sizes=sizes)
-            moved = neighbours(judge, self.patterns, base.choices, self.pool, beyond)
+            moved = self._moved(base.choices, base, size)
             finals.simulate(moved, size)
             if among is not None:
                 among.update(moved)
             if finals.fastest_of(among) is base:
                 break
         return True
+
+    def _moved(
+        self, start: Choices, like: SimulatedChoices, size: float | None = None
+    ) -> list[Choices]:
+        """What moves lead to from an assignment by estimates, the best first; itself if nowhere.
+
+        Parameters
+        ----------
+        start
+            The assignment.
+        like
+            One that was simulated, by which others hold as much beyond what sums say.
+        size
+            Of buckets; those that suit each by default. [B]
+        """
+        finals = self.finals
+        beyond = None
+        if finals.misfits and finals.simulator.fits(like):
+            beyond = partial(self.room.beyond, off=self.room.off(like))
+        judge = partial(self.estimates.least, sizes=finals.buckets if size is None else (size,))
+        return neighbours(judge, self.patterns, start, self.pool, beyond) or [start]
 
     def _make_fit(self) -> None:
         """Simulate what the fastest that do not fit become with as little else as lets them fit.
