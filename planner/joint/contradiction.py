@@ -90,7 +90,7 @@ def _wishes(wishes: Wishes) -> list[_Wish]:
     """All of them, those that are held fixed last."""
     found = [_Wish(f"{one} is forbidden", "", _without(one)) for one in wishes.forbid]
     if wishes.framework is not None:
-        alone = Wishes(framework=wishes.framework, attends=wishes.attends)
+        alone = replace(wishes, keep={}, forbid=())
         found.append(_Wish(f"{wishes.framework} must run it", "", alone.allows))
     kept = wishes.keep.items()
     return found + [

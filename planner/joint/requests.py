@@ -59,7 +59,8 @@ def optimize_request(
     if request.runtime is None and request.framework is not None:
         request = dataclasses.replace(request, runtime=FRAMEWORKS[request.framework].runtime)
     setting = resolve(request)
-    wishes = replace(wishes_of(request), attends=is_transformer(setting.graph))
+    optimizer, attends = setting.machine.training.optimizer, is_transformer(setting.graph)
+    wishes = replace(wishes_of(request), attends=attends, optimizer=optimizer)
     wishes.check(setting.machine.training)
     return joint_plan(setting, options, deadline, known, wishes)
 

@@ -79,14 +79,16 @@ class Wishes(Struct, frozen=True, kw_only=True):
         Values by what they are of, see `KEPT`.
     forbid
         Names in `FORBIDDEN`.
-    framework, attends
-        The one that must be able to run the plan, and whether that is for a transformer.
+    framework, attends, optimizer
+        The one that must be able to run the plan, whether that is for a transformer, and the
+        optimizer; empty where nothing is said.
     """
 
     keep: Mapping[str, object] = field(default_factory=dict)
     forbid: tuple[str, ...] = ()
     framework: str | None = None
     attends: bool = True
+    optimizer: str = ""
 
     @property
     def any(self) -> bool:
@@ -146,7 +148,9 @@ class Wishes(Struct, frozen=True, kw_only=True):
     def allows(self, choice: Choice) -> bool:
         """Whether a choice is as wished for."""
         framework = FRAMEWORKS.get(self.framework or "")
-        if framework is not None and not framework.runs(way_of(choice, self.attends)):
+        if framework is not None and not framework.runs(
+            way_of(choice, self.attends, self.optimizer)
+        ):
             return False
         # settings of frameworks do not say how context parallelism works
         if framework is not None and FORBIDDEN["all-to-all"](choice):
@@ -174,6 +178,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
             # of what these say nothing without the parallelism that they are of
             given: dict[str, Any] = {"attends": self.attends, "sequence_parallel": True}
             given |= {"pp": 2} if name in ("chunks", "schedule") else {}
+            given |= {"optimizer": training.optimizer} if name == "zero" else {}
             given |= {"tp": 2} if name == "sequence_parallel" else {}
             self._refuse(
                 framework.lacks(WayToTrain(**{**given, name: value})), f"--keep {name}={value}"
@@ -193,8 +198,16 @@ class Wishes(Struct, frozen=True, kw_only=True):
             )
 
 
-def way_of(choice: Choice, attends: bool) -> WayToTrain:
-    """What frameworks must be able to run of a choice, for a transformer or another network."""
+def way_of(choice: Choice, attends: bool, optimizer: str = "") -> WayToTrain:
+    """What frameworks must be able to run of a choice.
+
+    Parameters
+    ----------
+    choice
+        The choice.
+    attends, optimizer
+        As of `Wishes`.
+    """
     inside = choice.inside
     return WayToTrain(
         tp=inside.tp,
@@ -206,6 +219,7 @@ def way_of(choice: Choice, attends: bool) -> WayToTrain:
         sharded_over_some=choice.shard_size > 0,
         recompute=str(inside.recompute),
         schedule=choice.schedule,
+        optimizer=optimizer,
         attends=attends,
         sequence_parallel=inside.sequence_parallel,
         micro_batches=choice.micro_batches,

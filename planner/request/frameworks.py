@@ -83,8 +83,8 @@ class Framework(Struct, frozen=True, kw_only=True):
         What is left to do where it does not divide a step into micro-batches; empty where it does.
     precisions
         Those it trains in.
-    optimizers
-        Those it has; none for any.
+    optimizers, zero_optimizers
+        Those it has, and those whose state it cuts; none for any.
     exchanges_halos, even
         Of one that splits by layer: whether convolutions may be split by space, and whether blocks
         must be equal.
@@ -105,6 +105,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     accumulate: str = ""
     precisions: tuple[str, ...] = ("fp32", "tf32", "bf16", "fp16")
     optimizers: tuple[str, ...] = ()
+    zero_optimizers: tuple[str, ...] = ()
     exchanges_halos: bool = False
     even: bool = False
 
@@ -117,6 +118,10 @@ class Framework(Struct, frozen=True, kw_only=True):
             yield f"tensor without sequence parallelism: {self.called} has both together"
         if way.zero not in self.zero:
             yield f"ZeRO {way.zero}: {self.zero_reason}"
+        cut = self.zero_optimizers
+        if cut and way.zero and way.optimizer and way.optimizer not in cut:
+            names = " and ".join(cut)
+            yield f"ZeRO {way.zero} of {way.optimizer}: {self.called} cuts that of {names}"
         if way.zero and way.sharded_over_some and not self.shards_over_some:
             yield f"weights cut over some of the replicas: {self.called} cuts them over all"
         orders = " or ".join(self.schedules)
@@ -159,7 +164,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 "gpipe": "GPipe",
                 "1f1b": "1F1B",
                 "interleaved": "Interleaved1F1B",
-                "zero-bubble": "InterleavedZeroBubble",
+                # its zero-bubble schedules take two stages of each group or more, the planner's one
             },
             recompute=("none", "operations", "full"),
             recompute_reason='its "selective" keeps attention, and computes what is no product',
@@ -175,6 +180,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             schedules={"1f1b": "1f1b", "interleaved": "interleaved"},
             recompute=("none", "selective", "full"),
             recompute_reason="Megatron-LM names modules of its own",
+            zero_optimizers=("adam",),
         ),
         "deepspeed": Framework(
             called="DeepSpeed", runtime="deepspeed", zero=(0, 1, 2, 3), shards_over_some=False

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import planner
 from costmodels.errors import InputError
 from planner.cli.command import planner_command
+from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.report.frameworks import WRITERS, export_plan
 from planner.report.frameworks.uniform import uniform_degrees
@@ -93,6 +94,56 @@ def test_megatron(plans, tmp_path):
     assert "--use-distributed-optimizer" in text["arguments.txt"]
     _, cannot = files(plans["fsdp"], "megatron", tmp_path)
     assert any("ZeRO 3" in sentence for sentence in cannot)
+
+
+def test_stages_of_unequal_blocks_are_written(plans, tmp_path):
+    # equal ones took 44 % longer than those of a plan that was exported without a word
+    uneven = evaluated("gpt2", "megatron:pp=8", global_batch_size=16)
+    text, cannot = files(uneven, "megatron", tmp_path)
+    lines = text["arguments.txt"].splitlines()
+    assert "--pipeline-model-parallel-layout Et|tt|tt|t|t|tt|tt|tL" in lines
+    assert not any("virtual-stages" in line for line in lines)
+    assert cannot == ()
+    text, _ = files(uneven, "torchtitan", tmp_path)
+    stages = tomllib.loads(text["job.toml"])["parallelism"]["module_fqns_per_model_part"]
+    assert [len(stage) for stage in stages] == [2, 2, 2, 1, 1, 2, 2, 3]
+    assert stages[0][:2] == ["tok_embeddings", "layers.0"]
+    assert stages[-1][-3:] == ["layers.11", "norm", "output"]
+    text, _ = files(plans["pp"], "megatron", tmp_path)
+    assert "layout" not in text["arguments.txt"]
+
+
+def test_torchtitan_accumulates_what_is_no_pipeline(tmp_path):
+    # it takes the global batch by so many of these as make it: all at once ran out of memory
+    plan = evaluated("gpt2", "zero2:micro_batches=4", global_batch_size=64)
+    text, cannot = files(plan, "torchtitan", tmp_path)
+    training = tomllib.loads(text["job.toml"])["training"]
+    assert (training["global_batch_size"], training["local_batch_size"]) == (64, 2)
+    assert cannot == ()
+
+
+def test_torchtitan_has_no_zero_bubbles_of_one_stage_a_group(tmp_path):
+    plan = evaluated("gpt2", "megatron:pp=2,schedule=zero-bubble", global_batch_size=16)
+    _, cannot = files(plan, "torchtitan", tmp_path)
+    assert cannot == ("the schedule zero-bubble: torchtitan runs gpipe or 1f1b or interleaved",)
+
+
+def test_gradients_leave_meanwhile_where_the_runtime_does_so(plans, tmp_path):
+    text, _ = files(plans["zero1"], "megatron", tmp_path)
+    assert "--overlap-grad-reduce" in text["arguments.txt"]
+    late = dataclasses.replace(plans["zero1"], runtime="megatron")
+    text, _ = files(late, "megatron", tmp_path)
+    assert "--overlap-grad-reduce" not in text["arguments.txt"]
+
+
+def test_the_distributed_optimizer_is_of_adam_alone(tmp_path):
+    question = {"gpus": 4, "cluster": "dgx-h100", "global_batch_size": 32, "optimizer": "sgd"}
+    plan = planner.optimize("gpt2", framework="megatron", **question)
+    text, cannot = files(plan, "megatron", tmp_path)
+    assert "distributed-optimizer" not in text["arguments.txt"]
+    assert cannot == ()
+    with pytest.raises(ConflictError, match="ZeRO 1 of sgd: Megatron-LM cuts that of adam"):
+        planner.optimize("gpt2", framework="megatron", **question, keep="zero=1")
 
 
 def test_deepspeed_and_accelerate(plans, tmp_path):

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from planner.models.files import toml_rows
 from planner.plan import Plan
-from planner.report.frameworks.uniform import UniformDegrees, uniform_degrees, way_of_plan
+from planner.report.frameworks.uniform import (
+    UniformDegrees,
+    blocks_of_stages,
+    uniform_degrees,
+    way_of_plan,
+)
 from planner.request.frameworks import FRAMEWORKS
 
 # What a framework writes, and what of the plan that does not say.
@@ -43,6 +48,7 @@ def torchtitan(plan: Plan) -> Written:
     """Tables of a job file of torchtitan, up to 0.2; later ones take the same names as options."""
     of = uniform_degrees(plan)
     shard = of.shard_size // of.cp if of.zero >= 2 else 1
+    schedules = FRAMEWORKS["torchtitan"].schedules
     parallelism: dict[str, object] = {
         "data_parallel_replicate_degree": of.dp // max(shard, 1),
         "data_parallel_shard_degree": max(shard, 1),
@@ -51,12 +57,18 @@ def torchtitan(plan: Plan) -> Written:
         "context_parallel_degree": of.cp,
         "expert_parallel_degree": of.ep,
         "pipeline_parallel_degree": of.pp,
-        "pipeline_parallel_schedule": FRAMEWORKS["torchtitan"].schedules[plan.schedule.kind],
+        "pipeline_parallel_schedule": schedules.get(plan.schedule.kind, "1F1B"),
         "pipeline_parallel_microbatch_size": of.micro_batch,
     }
+    stages = [[f"layers.{block}" for block in blocks] for blocks in blocks_of_stages(plan)]
+    if len(stages) > 1:
+        stages[0].insert(0, "tok_embeddings")
+        stages[-1] += ["norm", "output"]
+        parallelism["module_fqns_per_model_part"] = stages
     training: dict[str, object] = {
         "global_batch_size": of.global_batch,
-        "local_batch_size": of.global_batch // of.dp,
+        # pipelines cut that into micro-batches; without one as many of it make a step as are needed
+        "local_batch_size": of.global_batch // of.dp if of.pp > 1 else of.micro_batch,
         "mixed_precision_param": _DTYPES.get(plan.training.precision, "bfloat16"),
         **({"seq_len": plan.input_shape["sequence"]} if "sequence" in plan.input_shape else {}),
     }
@@ -81,12 +93,20 @@ def megatron(plan: Plan) -> Written:
         ("optimizer", plan.training.optimizer),
     ]
     rows += [("expert-model-parallel-size", of.ep)] if of.ep > 1 else []
-    rows += [("num-virtual-stages-per-pipeline-rank", of.chunks)] if of.chunks > 1 else []
+    stages = [len(blocks) for blocks in blocks_of_stages(plan)]
+    if len(set(stages)) > 1:
+        # neither quotes nor stars, which shells take otherwise in a file than on a line
+        layout = "|".join("t" * count for count in stages)
+        rows.append(("pipeline-model-parallel-layout", f"E{layout}L"))
+    elif of.chunks > 1:
+        rows.append(("num-virtual-stages-per-pipeline-rank", of.chunks))
     if "sequence" in plan.input_shape:
         rows.append(("seq-length", plan.input_shape["sequence"]))
     switches = [plan.training.precision] if plan.training.precision in _REDUCED else []
     switches += ["sequence-parallel"] if of.sequence_parallel else []
     switches += ["use-distributed-optimizer"] if of.zero else []
+    # what the usual runtimes do, and not the one that is called after it
+    switches += ["overlap-grad-reduce"] if plan.runtime != "megatron" else []
     if of.recompute in ("selective", "full"):
         rows.append(("recompute-granularity", of.recompute))
     if of.recompute == "full":

@@ -107,6 +107,19 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     )
 
 
+def attends(plan: Plan) -> bool:
+    """Whether a plan is of a transformer."""
+    return any(layer.kind == "attention" for layer in plan.layers.values())
+
+
+def blocks_of_stages(plan: Plan) -> list[list[int]]:
+    """The blocks of each stage of a transformer, in the order of the model; empty of others."""
+    if not attends(plan):
+        return []
+    blocks = block_numbers(list(plan.layers))
+    return [sorted({blocks[name] for name in one.layers if name in blocks}) for one in plan.stages]
+
+
 def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
     """What frameworks must be able to run of a plan."""
     return WayToTrain(
@@ -123,7 +136,7 @@ def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
         optimizer=plan.training.optimizer,
         precision=plan.training.precision,
         sequence_parallel=of.sequence_parallel,
-        attends=any(layer.kind == "attention" for layer in plan.layers.values()),
+        attends=attends(plan),
         offload=tuple(plan.offload),
     )
 
@@ -177,5 +190,4 @@ def recompute_of(plan: Plan) -> str:
         return "selective"
     blocks = block_numbers(list(plan.layers))
     some = {blocks[name] for name in again if name in blocks} < set(blocks.values())
-    attends = any(layer.kind == "attention" for layer in plan.layers.values())
-    return "some blocks" if attends and some else "full"
+    return "some blocks" if attends(plan) and some else "full"
