@@ -75,7 +75,7 @@ def joint_plan(
         When no plan that fits was found, whether or not that is proven.
     """
     deadline = deadline or Deadline(options.time_limit)
-    one_stage = options.least_memory or options.dump_problem is not None or setting.gpus == 1
+    one_stage = options.least_memory or options.dump_problem is not None
     by_layer = splits_by_layer(setting)
     if by_layer and (wishes.splits_alone or (not wishes.any and one_stage)):
         return plan_for(setting, options, deadline, known)
@@ -326,28 +326,32 @@ def _searched(
         like=like,
     )
     found = search.run()
-    if found.stopped_by == "interrupt" or found.refused:
-        # who interrupts does not wait for comparisons, and what is refused has none
-        until = Deadline(0.0)
+    if found.stopped_by == "interrupt":
+        until = Deadline(0.0)  # who interrupts does not wait for comparisons
     if splits.any:
         found = with_own_splits(search, found)
         if found.best is None:
             # splits that are known are compared already
             return found, ()
     until = until.earlier(search.pace.assembly)
-    usual: tuple[UsualTrial, ...] = ()
+    named, usual = usual_of(setting, found), tuple[UsualTrial, ...]()
+
+    def is_wished(degrees: Degrees) -> bool:
+        # frameworks take no shares that are uneven
+        return wishes.framework is None and wishes.allows(choice_of(setting, degrees))
+
+    if found.refused:  # nothing else is as wished, with which all of them would be compared
+        named = {name: degrees for name, degrees in named.items() if is_wished(degrees)}
     try:
         usual = usual_trials(
             setting,
             search.runtime,
             until,
-            usual_of(setting, found),
+            named,
             under_one=setting.asked_runtime is not None,
             known=search.simulations.known,
         )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
-    if wishes.framework is None:  # frameworks take no shares that are uneven
-        wished = [one for one in usual if wishes.allows(choice_of(setting, one.degrees))]
-        found = with_usual(found, wished)
+    found = with_usual(found, [one for one in usual if is_wished(one.degrees)])
     return found if splits.any else with_own_splits(search, found), usual

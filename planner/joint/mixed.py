@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_items, format_seconds
-from planner.errors import InfeasibleError
+from planner.errors import ContradictionError, InfeasibleError
 from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
 from planner.joint.pipelines import GroupedPipelines
@@ -80,6 +80,7 @@ class MixedSearch(Struct, kw_only=True, eq=False):
     num_simulated: int = 0
     num_grouped: int = 0
     tightest: float = math.inf
+    refused: ContradictionError | None = None
     estimates: JointResult | None = None
     stopped_by: str = ""
 
@@ -97,6 +98,8 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         ------
         InfeasibleError
             When none that fits was found.
+        ContradictionError
+            When what is held fixed leaves nothing on any of the groups.
         """
         self.setting.check_reserve()
         self.bound = least_step(self.setting)
@@ -107,7 +110,8 @@ class MixedSearch(Struct, kw_only=True, eq=False):
                 raise
             self.stopped_by = "interrupt"
         if self.best is None:
-            raise self._infeasible()
+            refused = self.refused if self.tightest == math.inf else None
+            raise refused or self._infeasible()
         return self._plan()
 
     def _look_at_groups(self) -> None:
@@ -151,6 +155,10 @@ class MixedSearch(Struct, kw_only=True, eq=False):
             return None
         except Overtaken:
             return None
+        except ContradictionError as error:
+            # what is kept may be of several groups alone
+            self.refused = self.refused or error
+            return None
         self.stopped_by = self.stopped_by or plan.search.stopped_by
         self.num_choices += plan.search.num_choices
         return plan
@@ -181,6 +189,7 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         ).run()
         self.stopped_by = self.stopped_by or found.stopped_by
         self.num_choices += found.num_choices
+        self.refused = found.refused or self.refused
         self.num_simulated += len(found.simulated)
         self.tightest = min(
             [self.tightest, *(one.short for one in found.simulated), *found.misfits]

@@ -154,7 +154,7 @@ def usual_trials(
     """
     rows, longest = [], 0.0
     known = {} if known is None else known
-    for name, degrees in (usual or usual_degrees(setting)).items():
+    for name, degrees in (usual_degrees(setting) if usual is None else usual).items():
         step, reason, costed = None, NO_TIME, False
         if deadline.remaining > longest:
             began = time.monotonic()

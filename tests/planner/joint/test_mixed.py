@@ -14,7 +14,7 @@ from costmodels.cluster import HostGroup, load_cluster
 from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from costmodels.strategy import BatchShare
-from planner.errors import InfeasibleError
+from planner.errors import ContradictionError, InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.choices import insides
 from planner.joint.hosts import evenly
@@ -333,3 +333,15 @@ def test_replicas_lie_on_whole_hosts_or_on_parts_of_one(tmp_path):
     costs = Insides(setting, RUNTIME)
     for one in found[::5]:
         assert costs.of(one, 1).forward.sum() > 0.0
+
+
+def test_what_one_group_cannot_have_is_looked_for_on_both(tmp_path):
+    # five of a host of one kind have no pipeline of two stages, and refused what ten have
+    where = cluster_of(tmp_path, (1, "a100-80gb"), (1, "h100"), size=5)
+    model = tmp_path / "config.json"
+    model.write_text(json.dumps(CONFIG))
+    asked = {"gpus": 10, "cluster": where, "global_batch_size": 40}
+    plan = planner.optimize(str(model), **asked, keep="pp=2")
+    assert plan.num_groups == 2
+    with pytest.raises(ContradictionError, match="on 10 GPUs with a batch of 40"):
+        planner.optimize(str(model), **asked, keep="pp=3")

@@ -114,3 +114,20 @@ def test_splits_that_memory_made_slow_at_first_are_not_given_up(tmp_path):
         planner.optimize(path, cluster=one, **question).step_time_s for one in (cluster, twice)
     ]
     assert steps[1] <= steps[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("gpt2", {"cluster": "lassen", "global_batch_size": 64}),
+        ("resnet50", {"cluster": "dgx-a100", "global_batch_size": 64, "memory": "3 GiB"}),
+    ],
+)
+def test_one_gpu_takes_micro_batches_and_computes_again_as_well(model, asked):
+    # "every split needs 77 GiB" was said to prove that nothing fits
+    plan = planner.optimize(model, gpus=1, **asked)
+    assert plan.peak_memory <= plan.memory_capacity_bytes
+    assert plan.schedule.micro_batches > 1 or any(stage.recompute for stage in plan.stages)
+    assert (
+        plan.step_time_s <= planner.optimize(model, gpus=1, forbid="context", **asked).step_time_s
+    )

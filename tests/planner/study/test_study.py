@@ -29,7 +29,7 @@ QUICK = """name = "quick"
 model = "alexnet"
 gpus = [1, 2]
 cluster = "lassen"
-memory = ["16 GiB", "1.5 GiB"]
+memory = ["16 GiB", "1.4 GiB"]
 cap = 4
 num_best = 1
 [[grid]]
