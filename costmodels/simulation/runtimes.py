@@ -23,7 +23,7 @@ GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 # one of each stage; those of a replica; stages that share a weight; two stages that send.
 GROUPS = ("all", "host", "norms", "stages", "model", "ends", "neighbours")
 AGGREGATIONS = ("peers", "rooted", "one_device")
-LACKED = ("zero-bubble", "all-to-all")
+LACKED = ("zero-bubble", "all-to-all", "gpipe")
 # Part of a launch that copying a layer to one more device takes in a process that does so:
 # MobileNet v2 in torch.nn.DataParallel on A100 takes 15.7 ms longer with each further GPU, and
 # 14.9 ms in half precision, 1.44 launches for each of 153 operations of the forward pass

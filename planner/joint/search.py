@@ -25,6 +25,7 @@ from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import of_replicas
 from planner.joint.fitting import with_fitting_cuts
+from planner.joint.forward_first import bound_of_all_orders, run_forward_first
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
@@ -153,9 +154,9 @@ class JointSearch:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
                 rival = simulations.rival < math.inf  # else nothing is known of single choices
                 bound = simulations.prove(self.ranked, passed, left, bounds) if rival else anyhow
-                fitting = [one.seconds for one in simulations.simulated if one.fits]
+                bound = bound_of_all_orders(simulations, bound, anyhow)
                 limit = self.options.limit if simulations.best is not None else math.inf
-                bound = min([bound, *fitting, limit])
+                bound = min([bound, *simulations.fitting.values(), limit])
             else:
                 plain = [row for row in rows if not is_variant(row[1])]
                 self.ranked, left = ranking.of(plain or rows, every=True)
@@ -271,6 +272,7 @@ class JointSearch:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
         shift_blocks(simulations, self.ranked, bound)
+        run_forward_first(simulations, bound, self.wishes.allows)
         return left, ranking.unseen
 
     def _cut_otherwise(self, bounds: ChoiceBounds, bound: float) -> None:

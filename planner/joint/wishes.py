@@ -44,6 +44,7 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "accumulation": lambda one: one.micro_batches > 1 and one.pp == 1,
     "interleaving": lambda one: one.chunks > 1,
     "zero-bubble": lambda one: one.schedule == "zero-bubble",
+    "gpipe": lambda one: one.schedule == "gpipe",
     "all-to-all": lambda one: one.inside.cp_kind == "all-to-all",
     "sharding": lambda one: one.zero > 0,
     "hybrid": lambda one: one.shard_size > 0,
@@ -64,7 +65,7 @@ _ONE_STAGE: Mapping[str, object] = {
 # What is no split of a layer; without the first, a plan is nothing but splits.
 _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute"})
 _BEYOND_SPLITS = _NEEDED_TO_LEAVE | {
-    *("interleaving", "zero-bubble", "all-to-all", "hybrid", "offload"),
+    *("interleaving", "zero-bubble", "gpipe", "all-to-all", "hybrid", "offload"),
 }
 # What networks without attention have nothing of.
 _OF_ATTENTION = frozenset({"context", "expert", "sequence"})
