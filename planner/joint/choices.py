@@ -26,8 +26,9 @@ from planner.request.setting import Setting
 RECOMPUTATIONS = ("none", "selective", "full")
 # Samples of a replica in a micro-batch that are tried; kernels are full with fewer. [samples]
 LARGEST_MICRO_BATCH = 64
-# Positions that a part of a sequence has at least, where context parallelism divides it. [items]
-SHORTEST_PART = 2048
+# Positions that a part of a sequence has at least, where context parallelism divides it: where
+# samples can be shared out among the devices instead, and where they cannot. [items]
+SHORTEST_PART, SHORTEST_OF_FEW = 2048, 128
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -203,8 +204,9 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
             continue
         if inner_first(tp, shape) is None:
             continue
+        shortest = SHORTEST_OF_FEW if setting.batch % (setting.gpus // tp) else SHORTEST_PART
         for cp in divisors(setting.gpus // tp) if attends else [1]:
-            if cp > 1 and max(sequences) // cp < SHORTEST_PART:
+            if cp > 1 and max(sequences) // cp < shortest:
                 continue
             for ep in divisors(experts) if experts > 1 else [1]:
                 if (setting.gpus // tp) % ep or (ep > 1 and ep % cp):
