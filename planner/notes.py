@@ -99,8 +99,8 @@ WORDS: Mapping[str, str] = {
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "
-        "these {gpus:,} GPUs takes less than {bound}, by computation alone; ZeRO 1 and 2 over "
-        "some of the replicas is not searched"
+        "{gpus:this|these} {gpus:,} {gpus:GPU|GPUs} takes less than {bound}, by computation alone; "
+        "ZeRO 1 and 2 over some of the replicas is not searched"
     ),
     "splits-of-their-own": (
         "the layers of its one stage are each split in their own way, which is faster than all "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
+from costmodels.units import format_items
 from planner.cli.completion import complete, complete_model
 from planner.cli.options import command_line, input_options, inputs_of
 from planner.cli.screen import progress, search_progress, show, time_spent, write, write_output
@@ -108,7 +109,7 @@ def optimize_command(
         return optimize_request(request, watch=search_progress(tell), spent=time_spent())
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
-    doing = f"planning {model} on {values['gpus']} GPUs"
+    doing = f"planning {model} on {format_items(int(str(values['gpus'])), 'GPU')}"
     _answer_command("optimize", make, model, values, outputs, doing, " (Ctrl-C stops)")
 
 
@@ -137,9 +138,8 @@ def evaluate_command(
         return evaluate_request(make_request("evaluate", {**values, "model": model}))
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown)
-    _answer_command(
-        "evaluate", make, model, values, outputs, f"costing {model} on {values['gpus']} GPUs"
-    )
+    doing = f"costing {model} on {format_items(int(str(values['gpus'])), 'GPU')}"
+    _answer_command("evaluate", make, model, values, outputs, doing)
 
 
 @click.command("report")

@@ -159,7 +159,7 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
         f"{verdict}, and {device.name} has {format_bytes(device.memory)}{holder}; "
         f"{longer}{_remedy(setting, found)}use more GPUs or a smaller batch",
         missing_bytes=max(short, 0.0),
-        layer=layer,
+        layer="" if proven else layer,
         proven=proven,
         stopped_by="" if proven else found.stopped_by,
     )

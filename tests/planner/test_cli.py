@@ -355,8 +355,8 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, plan_file: Path) -> N
 
 def test_no_plan_that_fits_is_status_3(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    arguments = ["optimize", "mesh-2k", "--gpus", "1", "--cluster", "lassen"]
-    arguments += ["--global-batch-size", "4", "-o", str(path)]
+    arguments = ["optimize", "vgg16", "--gpus", "1", "--cluster", "lassen"]
+    arguments += ["--global-batch-size", "4", "--memory", "1.1 GiB", "-o", str(path)]
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("error: ")
