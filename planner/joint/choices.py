@@ -196,6 +196,7 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
     local = math.prod(shape[: setting.cluster.host_index + 1])
     again = again or recomputations(graph)
     sent = _sent_by_layers(graph)
+    shortest = SHORTEST_PART if _shares_out_samples(setting, local) else SHORTEST_OF_FEW
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less,
         # unless a replica sends less of what its layers make than of gradients
@@ -204,7 +205,6 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
             continue
         if inner_first(tp, shape) is None:
             continue
-        shortest = SHORTEST_OF_FEW if setting.batch % (setting.gpus // tp) else SHORTEST_PART
         for cp in divisors(setting.gpus // tp) if attends else [1]:
             if cp > 1 and max(sequences) // cp < shortest:
                 continue
@@ -217,6 +217,21 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
                 for split in (False, True) if tp > 1 and attends else (False,):
                     for what in again:
                         yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=what)
+
+
+def _shares_out_samples(setting: Setting, local: int) -> bool:
+    """Whether all devices have samples, with tensor parallelism within a host or without.
+
+    Parameters
+    ----------
+    setting, local
+        The question, and the devices of a host.
+    """
+    layers = setting.graph.compute_layers
+    heads = [layer.dims["head"] for layer in layers if layer.kind == "attention"]
+    ways = [tp for tp in divisors(setting.gpus) if tp <= local]
+    possible = (tp for tp in ways if all(count % tp == 0 for count in heads))
+    return any(setting.batch % (setting.gpus // tp) == 0 for tp in possible)
 
 
 def _sent_by_layers(graph: Graph) -> int:
