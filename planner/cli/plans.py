@@ -81,6 +81,11 @@ class PlanOutputs(Struct, frozen=True, kw_only=True):
                 write("\n" + "\n".join(lines))
 
 
+def _gpus_of(values: Mapping[str, object]) -> str:
+    """The GPUs that a command is asked about, as progress names them."""
+    return format_items(int(str(values["gpus"])), "GPU")
+
+
 @click.command("optimize")
 @click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["optimize"])
@@ -109,7 +114,7 @@ def optimize_command(
         return optimize_request(request, watch=search_progress(tell), spent=time_spent())
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
-    doing = f"planning {model} on {format_items(int(str(values['gpus'])), 'GPU')}"
+    doing = f"planning {model} on {_gpus_of(values)}"
     _answer_command("optimize", make, model, values, outputs, doing, " (Ctrl-C stops)")
 
 
@@ -138,7 +143,7 @@ def evaluate_command(
         return evaluate_request(make_request("evaluate", {**values, "model": model}))
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown)
-    doing = f"costing {model} on {format_items(int(str(values['gpus'])), 'GPU')}"
+    doing = f"costing {model} on {_gpus_of(values)}"
     _answer_command("evaluate", make, model, values, outputs, doing)
 
 

@@ -27,7 +27,8 @@ RECOMPUTATIONS = ("none", "selective", "full")
 # Samples of a replica in a micro-batch that are tried; kernels are full with fewer. [samples]
 LARGEST_MICRO_BATCH = 64
 # Positions that a part of a sequence has at least, where context parallelism divides it: where
-# samples can be shared out among the devices instead, and where they cannot. [items]
+# samples can be shared out among the devices instead, and where they cannot: then no less than
+# FlashAttention-2 takes of queries at a time (Dao 2023). [items]
 SHORTEST_PART, SHORTEST_OF_FEW = 2048, 128
 
 

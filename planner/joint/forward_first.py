@@ -12,7 +12,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from planner.joint.choices import Choice
+from planner.joint.computation import PipelineBounds
 from planner.joint.simulations import Simulations
+from search.problem.deadline import Deadline
 
 SCHEDULE = "gpipe"
 # Pipelines that are tried that way, and how much slower than the best they are at most: a small
@@ -45,7 +47,9 @@ def run_forward_first(
             simulations.attempt(choice, bound)
 
 
-def bound_of_all_orders(simulations: Simulations, bound: float, anyhow: float) -> float:
+def bound_of_all_orders(
+    simulations: Simulations, bound: float, floors: PipelineBounds, deadline: Deadline
+) -> float:
     """A bound of choices, or what holds in any order where one of these is below it. [s]
 
     Parameters
@@ -54,8 +58,8 @@ def bound_of_all_orders(simulations: Simulations, bound: float, anyhow: float) -
         What was simulated.
     bound
         What no choice takes less than in the other orders. [s]
-    anyhow
-        What no step takes less than. [s]
+    floors, deadline
+        Know what no step takes less than, and until when it may be found.
     """
     steps = (seconds for one, seconds in simulations.fitting.items() if one.schedule == SCHEDULE)
-    return anyhow if min(steps, default=bound) < bound else bound
+    return floors.least(deadline) if min(steps, default=bound) < bound else bound

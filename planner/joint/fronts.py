@@ -38,7 +38,7 @@ def pareto_request(request: Request, watch: Watch | None = None, *, spent: float
     options = SearchOptions(time_limit=request.time_limit, watch=watch)
     deadline = Deadline(request.time_limit).earlier(spent)
     setting = resolve(dataclasses.replace(request, gpus=counts[0]))
-    return front(setting, options, deadline, wishes_of(request))
+    return front(setting, options, deadline, wishes_of(request, setting))
 
 
 def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:

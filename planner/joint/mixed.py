@@ -170,11 +170,11 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         uneven = self.wishes.framework is None
         attends, binds = is_transformer(part.graph), True
         by_layer = splits_by_layer(part) and self.wishes.leaves_splits
-        searched = not by_layer
+        to_search = by_layer
         if not attends and not self.wishes.any and by_layer:
             single = self._planned(part, self._splits)
             self._keep(single)
-            binds, searched = single is None or single.search.memory_binds, True
+            binds, to_search = single is None or single.search.memory_binds, False
         if not attends and not binds:
             self._shared_out(Replicas(part, runtime, self.wishes), [Degrees()])
             return
@@ -202,7 +202,7 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         if uneven:
             self._shared_out(Replicas(part, runtime, self.wishes), splits)
             self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
-        if not searched and found.single_bound < self.seconds and not self.deadline.passed:
+        if to_search and found.single_bound < self.seconds and not self.deadline.passed:
             self._keep(self._planned(part, self._splits))
 
     def _splits(self, part: Setting) -> Plan:

@@ -7,8 +7,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
@@ -59,18 +57,19 @@ def optimize_request(
     if request.runtime is None and request.framework is not None:
         request = dataclasses.replace(request, runtime=FRAMEWORKS[request.framework].runtime)
     setting = resolve(request)
-    optimizer, attends = setting.machine.training.optimizer, is_transformer(setting.graph)
-    wishes = replace(wishes_of(request), attends=attends, optimizer=optimizer)
+    wishes = wishes_of(request, setting)
     wishes.check(setting.machine.training)
     return joint_plan(setting, options, deadline, known, wishes)
 
 
-def wishes_of(request: Request) -> Wishes:
-    """What a request holds fixed or rules out."""
+def wishes_of(request: Request, setting: Setting) -> Wishes:
+    """What a request holds fixed or rules out of a question."""
     return Wishes(
         keep=parse_keep(request.keep or ""),
         forbid=parse_forbid(request.forbid or ""),
         framework=request.framework,
+        attends=is_transformer(setting.graph),
+        optimizer=setting.machine.training.optimizer,
     )
 
 

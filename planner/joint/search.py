@@ -154,7 +154,7 @@ class JointSearch:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
                 rival = simulations.rival < math.inf  # else nothing is known of single choices
                 bound = simulations.prove(self.ranked, passed, left, bounds) if rival else anyhow
-                bound = bound_of_all_orders(simulations, bound, anyhow)
+                bound = bound_of_all_orders(simulations, bound, floors, early)
                 limit = self.options.limit if simulations.best is not None else math.inf
                 bound = min([bound, *simulations.fitting.values(), limit])
             else:

@@ -57,8 +57,8 @@ class Moves(Struct, kw_only=True, eq=False):
         Judge moves.
     room
         The memory that assignments have.
-    pool
-        Assignments from which runs are taken.
+    whole, pool
+        Assignments of one pattern, and all from which runs are taken.
     """
 
     finals: Finals
@@ -67,6 +67,7 @@ class Moves(Struct, kw_only=True, eq=False):
     options: SearchOptions
     estimates: StepEstimates
     room: Room
+    whole: frozenset[Choices]
     pool: list[Choices]
 
     @classmethod
@@ -90,6 +91,7 @@ class Moves(Struct, kw_only=True, eq=False):
             options=options,
             estimates=StepEstimates(formulation),
             room=Room(formulation=formulation),
+            whole=frozenset(alike),
             pool=list(dict.fromkeys([*ranked, *alike])),
         )
 
@@ -102,11 +104,10 @@ class Moves(Struct, kw_only=True, eq=False):
         finals.simulate(self.pool[n] for n in order[:num_best])
         # plans of one split are further from the rest than these from each other, and so are
         # estimates
-        whole = set(self.patterns.assignments(self.patterns.promising()))
         unsure = judged.min() * (1.0 + UNSURE)
         near: dict[float, Choices] = {}
         for n in order:
-            if judged[n] <= unsure and self.pool[n] in whole:
+            if judged[n] <= unsure and self.pool[n] in self.whole:
                 near.setdefault(round(judged[n] / unsure, 6), self.pool[n])  # several are the same
         finals.simulate(list(near.values())[:num_best])
         gain = OFF if self.attempt.result.memory_binds else WORTH_MOVING

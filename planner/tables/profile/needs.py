@@ -94,7 +94,7 @@ def needs_of(request: Request) -> Needs:
         When no plan fits in memory.
     """
     setting = resolve(request)
-    plan = joint_plan(setting, SearchOptions(doubts=False), wishes=wishes_of(request))
+    plan = joint_plan(setting, SearchOptions(doubts=False), wishes=wishes_of(request, setting))
     found: dict[Shape, Need] = {}
     total, missing = _of_plan(plan, setting, found)
     if len(setting.graph.compute_layers) <= MOST_LAYERS:
