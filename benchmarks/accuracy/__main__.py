@@ -43,7 +43,6 @@ from benchmarks.accuracy.llm.report import print_llm_tables, tables_as_list
 from benchmarks.accuracy.llm.rows import is_llm_file
 from benchmarks.accuracy.measured import (
     FILE,
-    RAW_FILE,
     RowComparison,
     RowQuestion,
     compare_files,
@@ -62,6 +61,7 @@ from benchmarks.published import (
     proteus,
     volumes,
 )
+from benchmarks.published.kahira_raw import FILE as RAW_FILE
 from costmodels.errors import InputError
 
 DEFAULT_DATA = Path("../shared/data")

@@ -24,7 +24,7 @@ def aim_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
     own = [abs(cell.error) for cell in counting if cell.kind in OWN]
     rest = [abs(cell.error) for cell in counting if cell.kind not in OWN]
     near = [abs(cell.error) <= NEAR for cell in counting]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for what, errors, aim in (
         ("mean |error|, a row on one GPU of the same publication", own, AIM_OWN),
         ("mean |error|, without one", rest, AIM_WITHOUT),

@@ -21,9 +21,9 @@ class CalibratedCompute(ComputeModel):
         latency = inner.device.kernel_latency * factor
         self.device = replace(cast(Device, inner.device), kernel_latency=latency)
 
-    def time(self, work: Work) -> tuple[Any, Any]:
+    def time(self, work: Work, *, fp8: bool = False) -> tuple[Any, Any]:
         """Time of each candidate, and the `Source` of each time. [s]"""
-        seconds, source = self._inner.time(work)
+        seconds, source = self._inner.time(work, fp8=fp8)
         return seconds * self._factor, source
 
 

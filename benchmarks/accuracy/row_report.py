@@ -184,14 +184,14 @@ def print_tables(
     """
     for table in tables if every_row else ():
         print(f"## {table.name}\n" if markdown else f"{table.name}")
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (
                 *(c.label, f"{c.measured * 1e3:.1f}", f"{c.predicted * 1e3:.1f}"),
                 *(signed_percent(c.error), c.excluded or c.kind),
             )
             for c in table.cells
         ]
-        header = ("run", "measured [ms]", "predicted [ms]", "error", "kind")
+        header: tuple[str, ...] = ("run", "measured [ms]", "predicted [ms]", "error", "kind")
         print_grid(console, header, rows, markdown)
         for note in table.notes:
             print(f"- {note}")

@@ -251,7 +251,8 @@ class Fitter:
         """
         timings = timed_attention(self.tables, system)
         start = Surface(**dict.fromkeys(ATTENTION, 1.0), tile_exponent=0.0, split_depth=UNSPLIT)
-        names, laden = ATTENTION, frozenset[str]()
+        names: tuple[str, ...] = ATTENTION
+        laden = frozenset[str]()
         if self.attention_bandwidth:
             start = replace(start, bandwidth=self.attention_bandwidth)
             names = tuple(name for name in ATTENTION if name != "bandwidth")

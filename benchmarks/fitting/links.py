@@ -18,7 +18,7 @@ from costmodels.communication.calibration import (
     SCALED,
     MeasuredCollective,
     collective_times,
-    with_fitted_links,
+    fitted_links,
 )
 from planner.tables.imports import READERS
 
@@ -98,7 +98,7 @@ def main() -> None:
     for link in LINKS:
         cluster = load_cluster(link.cluster)
         seen, unseen = halves(measured_collectives(tables, link))
-        fitted = with_fitted_links(cluster, seen, "published tables")
+        fitted = fitted_links(cluster, seen, "published tables")
         level = fitted.levels[cluster.host_index + link.between]
         constants = {name: getattr(level, name) for name in SCALED if getattr(level, name)}
         print(f"[{link.name}]", ", ".join(f"{name} = {x:.4g}" for name, x in constants.items()))

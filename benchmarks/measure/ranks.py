@@ -87,8 +87,8 @@ def quiet_batch(canary: Canary) -> Callable[[Callable[[], object], int], float]:
             before = canary.pace()
             seconds = batch(call, calls)
             after = canary.pace()
-            disturbed = not is_steady(before, after)
-            seconds, disturbed = agreed(2.0 * seconds / (before + after), disturbed)
+            here = not is_steady(before, after)
+            seconds, disturbed = agreed(2.0 * seconds / (before + after), here)
             times.append(seconds)
             if not disturbed:
                 return seconds

@@ -120,7 +120,8 @@ def drawn(rng: random.Random, seed: int, folder: Path) -> Drawn:
         "optimizer": rng.choice(["adam", "adam", "sgd"]),
         "runtime": rng.choice(RUNTIMES),
     }
-    keep, forbid = (), ()
+    keep: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
     if rng.random() < 0.5:
         forbid = tuple(rng.sample((*FORBID, *FORBID_MORE), rng.choice([1, 2])))
     if rng.random() < 0.4:

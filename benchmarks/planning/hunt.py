@@ -160,7 +160,8 @@ class Hunt:
     ) -> Iterator[tuple[str, float, bool]]:
         """Some choices of the space that may be faster than the plan by computation alone."""
         request = make_request("optimize", {"model": asked.model, **asked.inputs, **asked.wishes})
-        setting, wishes = resolve(request), wishes_of(request)
+        setting = resolve(request)
+        wishes = wishes_of(request, setting)
         runtime = searched_runtime(setting)
         found = choices(setting, list(insides(setting)), stages_of_zero(setting))
         allowed = [one for one in map(wishes.with_shards, found) if wishes.allows(one)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from costmodels.graph import Network
 from planner.models.builder import Builder, image_builder
@@ -166,7 +167,7 @@ def repeated_weights(blocks: int = 4, width: int = 6, filters: int = 16, size: i
     return _finished(net, "repeated-weights")
 
 
-WIDE = {
+WIDE: dict[str, Callable[[], Network]] = {
     "dense-12": dense_blocks,
     "dense-20": lambda: dense_blocks(1, 20),
     "hrnet": hrnet,

@@ -189,7 +189,8 @@ def flow_cap() -> Comparison:
     """25 Gbps with 10 Gbps a flow: how wrong the coarse model is that ignores the cap."""
     cells, notes = [], []
     for mode, ((mean, worst), _) in CAP_ERRORS.items():
-        ignoring, knowing = [], []
+        ignoring: list[float] = []
+        knowing: list[float] = []
         for overlap in (False, True):
             for profile in _hosts():
                 for count in range(1, 9):

@@ -206,7 +206,7 @@ def _by_models(
     for model in models:
         factor = gamma if model == "simulate" else None
         try:
-            step = planner.simulate(model=model, overlap_factor=factor, **given)  # type: ignore[arg-type]
+            step = planner.simulate(model=model, overlap_factor=factor, **given)
         except InputError:
             row[model] = None
             continue

@@ -61,7 +61,7 @@ def _llm_summary_row(of: SourceSummary) -> tuple[str, ...]:
 def llm_aim_rows(of: SourceSummary) -> list[tuple[str, ...]]:
     """What is aimed at for a source beside what is found."""
     entry: Mapping[str, Any] = entry_of("aims", of.source.lower()) or {}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, (field, title, less) in _AIMS.items():
         found = getattr(of, field)
         if name not in entry or found is None:
