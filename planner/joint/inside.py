@@ -221,8 +221,12 @@ class Insides:
         compiler = Compiler(job, replica.known)
         phases, pieces = compiler.programs[0].phases, compiler.view.pieces
         seconds = {phase: seconds_of_layers(phases[phase], pieces) for phase in (FORWARD, BACKWARD)}
-        if self.runtime.weight_beside and self.by_blocks and "zero-bubble" in self.runtime.lacks:
-            # a schedule that runs passes of weights by themselves has nothing beside collectives
+        if self.by_blocks:
+            seconds[FORWARD] = beside_each_other(phases[FORWARD], pieces)
+        if self.by_blocks and not (
+            self.runtime.weight_beside and "zero-bubble" not in self.runtime.lacks
+        ):
+            # a schedule that runs passes of weights by themselves has nothing beside those
             seconds[BACKWARD] = beside_each_other(phases[BACKWARD], pieces)
         alone = {
             phase: self._rows(seconds_of_layers(phases[phase], pieces, (Queue.COMPUTE,)))

@@ -1,4 +1,4 @@
-"""Estimates where passes of weights run beside collectives of tensor parallelism."""
+"""Estimates where collectives run beside computation: passes of weights, and rings of keys."""
 
 from __future__ import annotations
 
@@ -61,6 +61,24 @@ def test_a_pass_is_estimated_with_what_runs_beside_its_collectives(tmp_path, run
         assert inside.total >= inside.total_least * (1.0 - 1e-9)
         compared += 1
     assert compared >= 4
+
+
+def test_keys_and_values_come_around_beside_what_is_computed_of_others(tmp_path):
+    # added up, both are 6 to 30 % above that
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    asked = {"gpus": 16, "cluster": "dgx-a100", "global_batch_size": 4, "input_size": 32768}
+    setting = resolve(make_request("optimize", {"model": str(path), **asked}))
+    searched, compared = searched_runtime(setting), 0
+    estimates = Estimates(setting, searched)
+    for choice in choices(setting, list(insides(setting, ("none",))), (0,)):
+        if choice.inside.cp < 8 or choice.chunks > 1:
+            continue
+        step, _ = tried(setting, choice.degrees, searched)
+        assert step is not None
+        assert estimates.of(choice).seconds == pytest.approx(step.seconds, rel=0.02)
+        compared += 1
+    assert compared >= 6
 
 
 def test_what_is_kept_hides_no_faster_plan(tmp_path):
