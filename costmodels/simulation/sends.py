@@ -104,7 +104,7 @@ def send_operations(tensors: StageTensors, layer: Layer, done: Ref) -> list[Oper
         whole = tensors.summed(piece.writes)
         total = float(layer.output.size * view.activation_size)
         reduced = tensors.changes.between(piece.writes, whole, piece.output, piece.output, total)
-        mark = ("out", name, b"")
+        mark = ("out", name, b"", 0)
         if reduced.message.time > 0.0 and mark not in tensors.moved:
             key: Key = ("change", name, len(tensors.moved))
             tensors.moved[mark] = (key, None)

@@ -147,7 +147,7 @@ class StageProgram:
             return [ready], source, made
         # readers in the same layout share what was moved for the first of them
         layout = piece.codes_read[edge.slot] if change.copies else b""
-        mark = (f"{source[0]}", edge.source, layout)
+        mark = self.tensors.mark(edge, layout, redone=redone)
         if mark not in self.moved:
             number = len(self.moved)
             key: Key = ("change again" if redone else "change", edge.source, number)
@@ -310,13 +310,11 @@ class StageProgram:
         reads = piece.reads[edge.slot]
         writes = self.tensors.summed(reads if self.tensors.reshaped(edge) else maker.writes)
         read = self.graph.layers[edge.target].inputs[edge.slot].size
-        # attention reads queries, and keys with values, of one tensor, each a part of it
-        part = min(read / self.graph.layers[edge.source].output.size, 1.0)
         change = self.tensors.changes.between(
             reads,
             writes,
             piece.inputs[edge.slot],
-            part * maker.output,
+            self.tensors.share(edge) * maker.output,
             float(read * self.view.activation_size),
         )
         if change.message.time > 0.0:

@@ -25,6 +25,8 @@ from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import Strategy
 
 ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
+# What is taken to a layout: which making of whose output, the layout, and which part of the output.
+Mark = tuple[str, str, bytes, int]
 _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num_bytes=0.0)
 
 
@@ -99,7 +101,7 @@ class StageTensors:
         for names in self.stage.recompute:
             self._recompute(names)
         # operation that takes a tensor to a layout, and the copy that it makes, if it does
-        self.moved: dict[tuple[str, str, bytes], tuple[Key, Local | None]] = {}
+        self.moved: dict[Mark, tuple[Key, Local | None]] = {}
 
     def _recompute(self, names: Sequence[str]) -> None:
         """What of a segment stays, and what is computed again."""
@@ -154,6 +156,27 @@ class StageTensors:
             self.change_of[edge] = self._change(edge)
         return self.change_of[edge]
 
+    def share(self, edge: Edge) -> float:
+        """What of its maker's output a reader reads: attention reads three parts of one. [part]"""
+        read = self.graph.layers[edge.target].inputs[edge.slot].size
+        return min(read / self.graph.layers[edge.source].output.size, 1.0)
+
+    def mark(self, edge: Edge, layout: bytes, *, redone: bool) -> Mark:
+        """What readers of the same part in the same layout have in common.
+
+        Parameters
+        ----------
+        edge
+            The input.
+        layout
+            That it is taken to.
+        redone
+            Whether the output is computed again.
+        """
+        others = self.graph.producers[edge.target] if self.share(edge) < 1.0 else ()
+        before = sum(e.source == edge.source and e.slot < edge.slot for e in others)
+        return self.out(edge.source, redone)[0], edge.source, layout, before
+
     def called(self, edge: Edge, change: Change) -> str:
         """What a change of layout is called: what goes to experts and back is an all-to-all.
 
@@ -193,7 +216,11 @@ class StageTensors:
             source = self.summed(source)
         whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
         return self.changes.between(
-            source, piece.reads[edge.slot], maker.output, piece.inputs[edge.slot], float(whole)
+            source,
+            piece.reads[edge.slot],
+            self.share(edge) * maker.output,
+            piece.inputs[edge.slot],
+            float(whole),
         )
 
     def summed(self, layouts: Layouts) -> Layouts:
@@ -283,8 +310,8 @@ class StageTensors:
                 source = self.out(edge.source, again)
                 change = self.change(edge)
                 if change.copies and not self.gathered_again(edge):
-                    mark = (source[0], edge.source, self.pieces[name].codes_read[edge.slot])
-                    copy = self.moved[mark][1]
+                    layout = self.pieces[name].codes_read[edge.slot]
+                    copy = self.moved[self.mark(edge, layout, redone=again)][1]
                     assert copy is not None, "a change that copies makes a copy"
                     source = copy
                 kept.append(source)

@@ -240,11 +240,17 @@ class _Follower(Struct):
         lone = sum(e.target == edge.target for e in edges) == 1
         stays = maker.keeps_output or any(graph.layers[e.target].keeps_inputs for e in edges)
         sharing = self._num_sharing(edge.source)
+        # one copy is for all that read the same in one layout: it counts with the first to keep it
+        keeping = [self.index[e.target] for e in edges if graph.layers[e.target].keeps_inputs]
+        is_part = layer.inputs[edge.slot].size < maker.output.size
+        twice = any(e.target == edge.target and e.slot < edge.slot for e in edges) and not is_part
+        first_copy = target <= min(keeping, default=target) and not twice
         if sharing > 1 and layer.keeps_inputs:
             after = max(self.index[e.target] for e in edges)
             self._use(target, self._input(edge) / sharing, after, back(target) + 1)
             self._pair(edge, "share", after, back(target) + 1)
-            self._pair(edge, "copy", target, after)
+            if first_copy:
+                self._pair(edge, "copy", target, after)
         elif held:
             self._use(target, self._input(edge), target, back(target) + 1)
             if lone:
@@ -252,7 +258,9 @@ class _Follower(Struct):
         elif last and not (stays or layer.in_place):
             self._use(target, self._input(edge), target, target + 1)
         else:
-            self._pair(edge, "copy", target, back(target) + 1 if layer.keeps_inputs else target + 1)
+            if first_copy:
+                until = back(target) + 1 if layer.keeps_inputs else target + 1
+                self._pair(edge, "copy", target, until)
             lacks = self.complete and (self.alone or edge not in self.formulation.edge_times)
             if lacks and layer.keeps_inputs and maker.keeps_output:
                 self._kept_input(edge)
@@ -307,8 +315,7 @@ class _Follower(Struct):
                 sizes = stays * np.maximum(costs.scattered[:, None] - read, 0.0)
             elif kind == "share":
                 beyond = np.maximum(costs.scattered[:, None] - read, 0.0) / sharing
-                copy = read * (1.0 - 1.0 / sharing)
-                sizes = np.where(moved, copy, np.where(stays, beyond, np.minimum(copy, beyond)))
+                sizes = np.where(stays, beyond, 0.0)
             else:
                 sizes = np.maximum(read - costs.output[:, None], 0.0)
             self.known[key] = sizes
