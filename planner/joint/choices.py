@@ -180,7 +180,9 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
+def insides(
+    setting: Setting, again: Sequence[str] = (), *, short: bool = True
+) -> Iterator[Degrees]:
     """Ways of tensor, context and expert parallelism, with what is computed again.
 
     Parameters
@@ -189,6 +191,8 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
         The question.
     again
         What may be computed again, all that can be by default.
+    short
+        Whether sequences are cut into short parts where samples cannot be shared out.
     """
     graph, shape = setting.graph, setting.machine.topology.shape
     attends = is_transformer(graph)
@@ -197,7 +201,9 @@ def insides(setting: Setting, again: Sequence[str] = ()) -> Iterator[Degrees]:
     local = math.prod(shape[: setting.cluster.host_index + 1])
     again = again or recomputations(graph)
     sent = _sent_by_layers(graph)
-    shortest = SHORTEST_PART if _shares_out_samples(setting, local) else SHORTEST_OF_FEW
+    shortest = SHORTEST_PART
+    if short and not _shares_out_samples(setting, local):
+        shortest = SHORTEST_OF_FEW
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less,
         # unless a replica sends less of what its layers make than of gradients

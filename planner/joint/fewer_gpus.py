@@ -233,21 +233,33 @@ class FewerGpus:
     def _usual(self, part: Setting) -> float:
         """The fastest usual way with a runtime of its own, which no choice stands for. [s]
 
-        Of networks without attention those are no part of what is searched for.
+        Of networks without attention those are no part of what is searched for, but where shares
+        of the batch are not equal: no choice has those.
         """
-        alike = self.wishes.any or not self.floors.attends
-        if alike or part.asked_runtime is not None or part.batch % part.gpus:
+        uneven = part.batch % part.gpus > 0
+        alike = not self.floors.attends or part.asked_runtime is not None
+        if (alike and not uneven) or (uneven and not self._is_least_for_its_share(part)):
             return math.inf
         if self.held / part.gpus > part.cluster.device.usable_memory:
             return math.inf
         apart = {
             name: degrees
-            for name, degrees in usual_degrees(part).items()
-            if usual_runtime(name, degrees) is not None
+            for name, degrees in usual_degrees(part, stages_of_zero(part)).items()
+            if (uneven and degrees.tp == 1) or usual_runtime(name, degrees) is not None
+            if self.wishes.allows_usual(part, degrees)
         }
-        rows = usual_trials(part, searched_runtime(part), self.deadline, apart)
+        under_one = part.asked_runtime is not None
+        runtime = searched_runtime(part)
+        rows = usual_trials(part, runtime, self.deadline, apart, under_one=under_one)
         steps = (one.step for one in rows if one.step is not None and one.step.fits)
         return min((step.seconds for step in steps), default=math.inf)
+
+    def _is_least_for_its_share(self, part: Setting) -> bool:
+        """Whether fewer have a larger share of a batch that all of them cannot have equally."""
+        batch, usable = part.batch, filter(part.cluster.can_use, range(part.gpus - 1, 0, -1))
+        if batch % self.setting.gpus == 0 or batch < part.gpus:
+            return False
+        return -(-batch // part.gpus) < -(-batch // next(usable, 1))
 
     def _parts(self, seconds: float) -> Iterator[Setting]:
         """The question for every smaller number whose work alone does not take as long."""
@@ -271,7 +283,9 @@ class FewerGpus:
         """
         estimates, floors = self.estimates.on(part), self.floors.on(part)
         # what is computed again changes neither the memory of weights nor the least computation
-        once = [one for one in insides(part, ("none",)) if not estimates.plain.splits.refuses(one)]
+        # of numbers that samples cannot be shared out among, others are faster
+        few = insides(part, ("none",), short=False)
+        once = [one for one in few if not estimates.plain.splits.refuses(one)]
         found = list(with_variants(part, choices(part, once, (0,))))
         stages = stages_of_zero(part)
         if not floors.attends:

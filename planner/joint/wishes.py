@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from costmodels.errors import InputError, closest
 from costmodels.step.training import Training
 from planner.errors import ConflictError
-from planner.joint.choices import Choice
+from planner.joint.choices import Choice, choice_of
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
 from planner.request.inputs.degrees import OFFLOADED, names_of
+from planner.request.parts import Degrees
+from planner.request.setting import Setting
 
 # What can be held fixed, and what it is of a choice.
 KEPT: Mapping[str, Callable[[Choice], object]] = {
@@ -159,6 +161,10 @@ class Wishes(Struct, frozen=True, kw_only=True):
         return all(KEPT[name](choice) == value for name, value in self.keep.items()) and not any(
             FORBIDDEN[name](choice) for name in self.forbid
         )
+
+    def allows_usual(self, setting: Setting, degrees: Degrees) -> bool:
+        """Whether a usual way to train is as wished for; frameworks take no uneven shares."""
+        return self.framework is None and self.allows(choice_of(setting, degrees))
 
     def check(self, training: Training) -> None:
         """Refuse what contradicts the framework.
