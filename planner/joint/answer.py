@@ -11,9 +11,9 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
-from planner.joint.choices import choice_of
 from planner.joint.fewer_by_splits import FewerBySplits
 from planner.joint.fewer_gpus import FewerGpus
+from planner.joint.interrupted import run_or_hurry
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
 from planner.joint.plans import plan_or_error, stopped_plan, with_usual
@@ -325,7 +325,7 @@ def _searched(
         splits=splits,
         like=like,
     )
-    found = search.run()
+    found = run_or_hurry(search)
     if found.stopped_by == "interrupt":
         until = Deadline(0.0)  # who interrupts does not wait for comparisons
     if splits.any:
@@ -335,11 +335,7 @@ def _searched(
             return found, ()
     until = until.earlier(search.pace.assembly)
     named, usual = usual_of(setting, found), tuple[UsualTrial, ...]()
-
-    def is_wished(degrees: Degrees) -> bool:
-        # frameworks take no shares that are uneven
-        return wishes.framework is None and wishes.allows(choice_of(setting, degrees))
-
+    is_wished = partial(wishes.allows_usual, setting)
     if found.refused:  # nothing else is as wished, with which all of them would be compared
         named = {name: degrees for name, degrees in named.items() if is_wished(degrees)}
     try:

@@ -20,6 +20,7 @@ from costmodels.units import format_bytes, format_items, format_seconds
 from planner.errors import ContradictionError, InfeasibleError
 from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
+from planner.joint.interrupted import run_or_hurry
 from planner.joint.pipelines import GroupedPipelines
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.replicas import Replicas
@@ -44,6 +45,8 @@ from search.problem.notes import Note
 
 # Part of the time limit that the search with even shares may take.
 SHARE = 0.5
+# Part of what time is left that several groups at work together may take, before groups alone.
+TOGETHER = 0.7
 # Ways to split layers that are shared out unevenly: the fastest with even shares. [items]
 MOST_SPLITS = 8
 # Pipelines over groups that are simulated, of those expected to be the fastest. [items]
@@ -165,7 +168,7 @@ class MixedSearch(Struct, kw_only=True, eq=False):
 
     def _together(self, part: Setting) -> None:
         """All ways in which several groups work on one step."""
-        runtime = searched_runtime(self.setting)
+        runtime, deadline = searched_runtime(self.setting), self.deadline.part(TOGETHER)
         # no framework is told uneven shares
         uneven = self.wishes.framework is None
         attends, binds = is_transformer(part.graph), True
@@ -176,17 +179,18 @@ class MixedSearch(Struct, kw_only=True, eq=False):
             self._keep(single)
             binds, to_search = single is None or single.search.memory_binds, False
         if not attends and not binds:
-            self._shared_out(Replicas(part, runtime, self.wishes), [Degrees()])
+            self._shared_out(Replicas(part, runtime, self.wishes), [Degrees()], deadline)
             return
-        found = JointSearch(
+        search = JointSearch(
             setting=evenly(part),
             runtime=runtime,
             options=self.options,
-            deadline=self.deadline.part(SHARE),
+            deadline=deadline.part(SHARE),
             wishes=self.wishes,
             # the next best splits are shared out unevenly, too
             passes_over=False,
-        ).run()
+        )
+        found = run_or_hurry(search)
         self.stopped_by = self.stopped_by or found.stopped_by
         self.num_choices += found.num_choices
         self.refused = found.refused or self.refused
@@ -198,10 +202,12 @@ class MixedSearch(Struct, kw_only=True, eq=False):
             self._keep(tried(part, found.best.degrees, found.best.runtime)[0])
         if part is self.setting:
             self.estimates = found
+        if self.stopped_by == "interrupt":
+            return
         splits = fastest_splits(found, part.cluster.device.memory, attends=attends)
         if uneven:
-            self._shared_out(Replicas(part, runtime, self.wishes), splits)
-            self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
+            self._shared_out(Replicas(part, runtime, self.wishes), splits, deadline)
+            self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits, deadline)
         if to_search and found.single_bound < self.seconds and not self.deadline.passed:
             self._keep(self._planned(part, self._splits))
 
@@ -210,13 +216,23 @@ class MixedSearch(Struct, kw_only=True, eq=False):
         options = replace(self.options, limit=min(self.options.limit, self.seconds))
         return plan_for(part, options, self.deadline)
 
-    def _shared_out(self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees]) -> None:
-        """Try what is shared out unevenly over groups, the most promising first."""
-        rows = ways.estimated(splits, self.deadline, self.seconds * (1.0 + MARGIN))
+    def _shared_out(
+        self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees], deadline: Deadline
+    ) -> None:
+        """Try what is shared out unevenly over groups, the most promising first.
+
+        Parameters
+        ----------
+        ways, splits
+            How it is shared out, and how layers are split.
+        deadline
+            When to stop.
+        """
+        rows = ways.estimated(splits, deadline, self.seconds * (1.0 + MARGIN))
         self.num_grouped += ways.num_looked_at
         self.num_choices += ways.num_looked_at
         for expected, simulated in rows[:MOST_SIMULATED]:
-            if expected > self.seconds * (1.0 + MARGIN) or self.deadline.passed:
+            if expected > self.seconds * (1.0 + MARGIN) or deadline.passed:
                 break
             self._keep(simulated())
 

@@ -23,6 +23,7 @@ from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.fewer_gpus import MOST_MISSES_OF_FEWER
+from planner.joint.ranking import Ranking
 from planner.joint.reduced import Reduced
 from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime
@@ -401,6 +402,24 @@ def test_an_interrupt_keeps_what_was_found(config, monkeypatch, where):
 
     monkeypatch.setattr(simulations if where == "search" else usual_ways, "tried", interrupted)
     plan = planner.optimize(config, keep="tp=2", **QUESTION)
+    assert plan.search.stopped_by == "interrupt"
+    assert plan.fits
+
+
+def test_who_interrupts_before_anything_is_simulated_has_what_is_found_in_a_moment(
+    config, monkeypatch
+):
+    calls, ranked = [], Ranking.of
+
+    def interrupted(*asked, **options):
+        calls.append(asked)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return ranked(*asked, **options)
+
+    monkeypatch.setattr(Ranking, "of", interrupted)
+    plan = planner.optimize(config, keep="tp=2", **QUESTION)
+    assert len(calls) > 1
     assert plan.search.stopped_by == "interrupt"
     assert plan.fits
 
