@@ -32,8 +32,8 @@ def host_of(cluster: Cluster) -> HostMemory:
     if cluster.host is None:
         raise InputError(
             f"{cluster.name} must say how its GPUs reach the memory of their host for --offload "
-            "but has no [host] table; start a cluster file from it with planner clusters --export "
-            f"{cluster.name} and add memory, memory_bandwidth, link_bandwidth and devices_per_link"
+            "but has no [host] table; add one with memory, memory_bandwidth, link_bandwidth and "
+            "devices_per_link to its file (planner clusters --export writes that of a built-in one)"
         )
     return cluster.host
 
