@@ -11,7 +11,7 @@ import dataclasses
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -220,14 +220,8 @@ class Insides:
         )
         compiler = Compiler(job, replica.known)
         phases, pieces = compiler.programs[0].phases, compiler.view.pieces
-        seconds = {phase: seconds_of_layers(phases[phase], pieces) for phase in (FORWARD, BACKWARD)}
-        if self.by_blocks:
-            seconds[FORWARD] = beside_each_other(phases[FORWARD], pieces)
-        if self.by_blocks and not (
-            self.runtime.weight_beside and "zero-bubble" not in self.runtime.lacks
-        ):
-            # a schedule that runs passes of weights by themselves has nothing beside those
-            seconds[BACKWARD] = beside_each_other(phases[BACKWARD], pieces)
+        ways = {phase: self._added_up(phase) for phase in (FORWARD, BACKWARD)}
+        seconds = {phase: add_up(phases[phase], pieces) for phase, add_up in ways.items()}
         alone = {
             phase: self._rows(seconds_of_layers(phases[phase], pieces, (Queue.COMPUTE,)))
             for phase in seconds
@@ -289,6 +283,13 @@ class Insides:
             beside=self._rows(held_beside(compiler, kept)),
             **self._weights(small.machine.topology.shape, pieces),
         )
+
+    def _added_up(self, phase: str) -> Callable[..., dict[str, float]]:
+        """How operations of a pass add up to what its layers take."""
+        free = self.runtime.weight_beside and "zero-bubble" not in self.runtime.lacks
+        # a schedule that runs passes of weights by themselves has nothing beside those
+        serial = not self.by_blocks or (phase == BACKWARD and free)
+        return seconds_of_layers if serial else beside_each_other
 
     def _weights(self, shape: tuple[int, ...], pieces: Mapping[str, Piece]) -> dict[str, Any]:
         """What there is of weights, by how many ways they are cut, and in which buckets they are.
