@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
 
 import msgspec
 from msgspec import Struct, structs
@@ -279,8 +280,23 @@ def strategy_setting(plan: Plan, request: Request) -> tuple[Setting, tuple[Note,
     InputError
         When an input cannot be used.
     """
-    setting = resolve(made_as(plan, request))
+    setting = resolve(made_as(plan, _at_work(plan, request)))
     return setting, use_notes(plan, setting, request, own_network=False)
+
+
+def _at_work(plan: Plan, request: Request) -> Request:
+    """The request on what the plan gives work to, where it asks for all that the plan was of."""
+    if not plan.idle_gpus:
+        return request
+    groups = () if request.cluster is None else find_cluster(request.cluster).groups
+    names = [group.name for group in groups]
+    for some in (one for n in range(1, len(names)) for one in combinations(names, n)):
+        alone = find_cluster(request.cluster).alone(*some)
+        if cluster_digest(alone) == plan.hashes.get("cluster"):
+            request = replace(request, cluster=alone)
+            break
+    asked = plan.gpus + plan.idle_gpus
+    return replace(request, gpus=plan.gpus) if request.gpus == asked else request
 
 
 def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:

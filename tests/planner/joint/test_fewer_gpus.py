@@ -273,6 +273,14 @@ def test_a_plan_says_first_which_gpus_it_leaves_without_work(kept, plans, tmp_pa
     assert "idle_gpus" not in path.read_text()
 
 
+def test_a_plan_is_evaluated_on_the_gpus_it_was_asked_for(kept, config, tmp_path):
+    kept.save(tmp_path / "plan.json")
+    asked = {"gpus": 24, "global_batch_size": 64, **QUESTION}
+    again = planner.evaluate(config, strategy=tmp_path / "plan.json", **asked)
+    assert again.gpus == kept.gpus
+    assert again.step_time_s == pytest.approx(kept.step_time_s)
+
+
 def test_what_is_kept_holds_for_fewer_gpus_as_well(kept):
     dims = {dim for layer in kept.layers.values() for dim in layer.degrees}
     assert dims & {"filter", "head", "hidden"}

@@ -17,7 +17,7 @@ from costmodels.strategy import BatchShare
 from planner.errors import ContradictionError, InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.choices import insides
-from planner.joint.hosts import evenly
+from planner.joint.hosts import evenly, on_groups
 from planner.joint.inside import Insides
 from planner.joint.mixed import fastest_splits
 from planner.joint.pipelines import GroupedPipelines
@@ -285,6 +285,24 @@ def test_slow_hosts_may_be_left_idle(tmp_path):
     assert plan.gpus == 1
     assert plan.device == "h100"
     assert plan.idle_gpus > 0
+
+
+def test_a_plan_of_some_groups_is_evaluated_on_these(tmp_path):
+    # H100 come first, and only the hosts of A100 are three
+    where = cluster_of(tmp_path, (3, "a100-80gb"), (1, "h100"), size=1)
+    setting = setting_of(tmp_path, where, batch=3)
+    plan = joint_plan(on_groups(setting, ("g0",)), SearchOptions())
+    plan = dataclasses.replace(plan, idle_gpus=1)
+    plan.save(tmp_path / "plan.json")
+    again = planner.evaluate(
+        str(tmp_path / "config.json"),
+        strategy=tmp_path / "plan.json",
+        cluster=where,
+        gpus=4,
+        global_batch_size=3,
+    )
+    assert (again.gpus, again.device) == (3, "a100-80gb")
+    assert again.step_time_s == pytest.approx(plan.step_time_s)
 
 
 def test_an_interrupt_keeps_the_best_so_far(tmp_path, monkeypatch):
