@@ -135,8 +135,9 @@ def test_no_simulated_step_holds_less_than_what_its_layers_are_said_to(seed, net
             assert max(each.profile(choices).max() for each in (rows, alone)) <= held * (1 + 1e-6)
 
 
-def test_a_plan_of_the_least_memory_is_found_where_just_that_much_is_there():
-    options = {"gpus": 8, "global_batch_size": 8, "forbid": SPLITS_ALONE}
+@pytest.mark.parametrize(("gpus", "batch"), [(8, 8), (16, 24)])
+def test_a_plan_of_the_least_memory_is_found_where_just_that_much_is_there(gpus, batch):
+    options = {"gpus": gpus, "global_batch_size": batch, "forbid": SPLITS_ALONE}
     least = planner.optimize("gpt2", least_memory=True, **options)
     memory = least.peak_memory * (1.0 + 1e-3)
     assert planner.optimize("gpt2", memory=f"{memory:.0f} B", **options).peak_memory <= memory

@@ -106,9 +106,15 @@ def fit_into_memory(
     if not (proven or inside.fits):
         least = least_on_tree(search.formulation, least, search.deadline)
         bound = max(bound, least.bound)
-    if not (bound > limit or inside.fits):
-        if least.small:
-            inside = _widened(inside, least.small)
+    # what holds least of all comes last: with what holds little enough by other weights more fits
+    for enough in (limit, math.inf):
+        if bound > limit or inside.fits or search.stopped:
+            break
+        few = (
+            least if enough == limit else least_memory(search.formulation, enough, search.deadline)
+        )
+        if few.small:
+            inside = _widened(inside, few.small)
         inside.allow(least.fitting(search.formulation))
         inside.look_for_least(inside.limit)
         bound = max(bound, inside.least * search.formulation.is_complete)
@@ -135,7 +141,7 @@ def _widened(inside: MemorySearch, small: Mapping[str, Candidates]) -> MemorySea
     """
     search, met = inside.search, tuple(inside.met)
     search.widen(extend(search.formulation, small, search.deadline))
-    wider = replace(inside, rows=memory_by_moment(search.formulation), met={})
+    wider = replace(inside, rows=memory_by_moment(search.formulation), met={}, least=0.0)
     wider.meet(*met)
     return wider
 
