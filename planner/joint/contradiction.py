@@ -17,7 +17,7 @@ from planner.request.setting import Setting
 _RULES: Mapping[str, str] = {
     "dp": "must divide the {gpus} GPUs and the batch",
     "tp": "must divide the {gpus} GPUs, and lie within a host of {host}",
-    "pp": "must divide the {gpus} GPUs, with at most {blocks} stages",
+    "pp": "must divide the {gpus} GPUs into at most {blocks} stages that can share out the batch",
     "cp": "must divide the {gpus} GPUs, and leave attention parts of {shortest:,} positions",
     "ep": "must divide the {experts} experts, and the GPUs that hold them",
     "micro_batches": "must divide the samples of a replica",
