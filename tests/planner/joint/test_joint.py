@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -336,16 +337,17 @@ def test_a_proof_holds_for_the_leanest_recipe(setting):
 def test_a_search_whose_estimates_are_too_small_ends(config, setting, monkeypatch):
     asked = []
 
-    def too_large(setting, degrees, *others):
-        asked.append(degrees)
+    def too_large(where, setting, degrees, *others):
+        asked.append((where, degrees))
         found, reason = tried(setting, degrees, *others)
         return replace(found, step=_Swollen(found.step)), reason
 
-    monkeypatch.setattr(simulations, "tried", too_large)
-    monkeypatch.setattr(usual_ways, "tried", too_large)
+    for where in (simulations, usual_ways):
+        monkeypatch.setattr(where, "tried", partial(too_large, where))
     with pytest.raises(InfeasibleError, match="not proven"):
         planner.optimize(config, keep="tp=1", **QUESTION)
-    # of all GPUs, and of the smaller numbers that promise more
+    # of all GPUs, and of the smaller numbers that promise more; usual ways are of each of them
+    asked = [degrees for where, degrees in asked if where is simulations]
     later = (search.MOST_ROUNDS - 1) * 3 * simulations.LATER_MISSES
     cheap = simulations.MOST_WORK // len(setting.graph.compute_layers)
     most = 3 * simulations.MOST_MISSES + 4 + later + cheap

@@ -24,7 +24,7 @@ ASKED = {"precision": "fp16", "optimizer": "adam"}
 # Hosts of one GPU on slow links train by stages; a pipeline of few micro-batches waits a lot.
 STAGES = {**ASKED, "gpus": 4, "cluster": "aws-p3.2xlarge", "global_batch_size": 4}
 # Of two hosts, each has half of a sequence; keys and values of all positions are more to send.
-HALVES = {**ASKED, "gpus": 8, "cluster": "lassen", "global_batch_size": 1, "keep": "cp=2,tp=4"}
+HALVES = {**ASKED, "gpus": 8, "cluster": "lassen", "global_batch_size": 1, "keep": "cp=4,tp=2"}
 
 
 def _config(folder, layers, positions, hidden=2048, vocabulary=8000, shared=1):
