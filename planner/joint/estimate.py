@@ -323,7 +323,9 @@ class Estimates:
         runtime = choice_runtime(self.runtime, choice.zero)
         buffers = weights.buffers(runtime.bucket or runtime.fusion or 0.0)
         if choice.zero < 3 and (self.runtime.views_buckets or packed):
-            buffers = packed * weights.parameters.sum(axis=0)
+            # what travels nowhere is no more than gradients that passes have not added up yet
+            rows = np.where(weights.ranks > 1, weights.parameters, weights.unfinished)
+            buffers = packed * rows.sum(axis=0)
         kept = activations(choice, stages.kept, stages.waiting, stages.passing)
         if "activations" in choice.offload:
             kept = np.minimum(kept, beside_passes(choice, stages))
