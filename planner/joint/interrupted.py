@@ -8,7 +8,8 @@ from planner.joint.result import JointResult
 from planner.joint.search import JointSearch
 from search.problem.deadline import Deadline
 
-# What a search that is interrupted before it has any plan may take for one. [s]
+# What a search that is interrupted before it has any plan may take for one: half of what a time
+# limit may be passed by. [s]
 MOST_AFTER_INTERRUPT = 0.5
 
 

@@ -56,7 +56,7 @@ class StageWeights:
         whole = held + self._shared_copies(inside)
         groups = whole.sum(axis=2)
         self.parameters: Floats = groups[0]
-        # of two stages, as large as the largest, whose passes may be under way
+        # of two stages, as large as the largest: simulated, passes of no more are under way at once
         self.unfinished: Floats = np.minimum(2.0 * whole[0].max(axis=1), groups[0])
         self.weights: Floats = groups[1]
         self.gradients: Floats = groups[2]

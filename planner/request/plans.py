@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from itertools import combinations
 
 import msgspec
 from msgspec import Struct, structs
@@ -288,13 +287,16 @@ def _at_work(plan: Plan, request: Request) -> Request:
     """The request on what the plan gives work to, where it asks for all that the plan was of."""
     if not plan.idle_gpus:
         return request
-    groups = () if request.cluster is None else find_cluster(request.cluster).groups
-    names = [group.name for group in groups]
-    for some in (one for n in range(1, len(names)) for one in combinations(names, n)):
-        alone = find_cluster(request.cluster).alone(*some)
-        if cluster_digest(alone) == plan.hashes.get("cluster"):
-            request = replace(request, cluster=alone)
-            break
+    cluster, carried = request.cluster and find_cluster(request.cluster), plan.carried.cluster
+    if cluster and cluster.groups and carried is not None:
+        # of several groups a cluster keeps the names, of one it has none
+        several = {group.name for group in carried.groups}
+        names = [group.name for group in cluster.groups]
+        some = [tuple(name for name in names if name in several)] if several else zip(names)
+        parts = (cluster.alone(*one) for one in some if one)
+        digest = plan.hashes.get("cluster")
+        alone = next((one for one in parts if cluster_digest(one) == digest), cluster)
+        request = replace(request, cluster=alone)
     asked = plan.gpus + plan.idle_gpus
     return replace(request, gpus=plan.gpus) if request.gpus == asked else request
 

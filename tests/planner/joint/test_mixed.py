@@ -287,21 +287,21 @@ def test_slow_hosts_may_be_left_idle(tmp_path):
     assert plan.idle_gpus > 0
 
 
-def test_a_plan_of_some_groups_is_evaluated_on_these(tmp_path):
-    # H100 come first, and only the hosts of A100 are three
-    where = cluster_of(tmp_path, (3, "a100-80gb"), (1, "h100"), size=1)
-    setting = setting_of(tmp_path, where, batch=3)
-    plan = joint_plan(on_groups(setting, ("g0",)), SearchOptions())
-    plan = dataclasses.replace(plan, idle_gpus=1)
+@pytest.mark.parametrize("names", [("g0",), ("g1",), ("g0", "g2")])
+def test_a_plan_of_some_groups_is_evaluated_on_these(tmp_path, names):
+    where = cluster_of(tmp_path, (2, "a100-80gb"), (2, "h100"), (2, "a100-40gb"), size=1)
+    setting = setting_of(tmp_path, where, batch=12)
+    plan = joint_plan(on_groups(setting, names), SearchOptions())
+    plan = dataclasses.replace(plan, idle_gpus=6 - plan.gpus)
     plan.save(tmp_path / "plan.json")
     again = planner.evaluate(
         str(tmp_path / "config.json"),
         strategy=tmp_path / "plan.json",
         cluster=where,
-        gpus=4,
-        global_batch_size=3,
+        gpus=6,
+        global_batch_size=12,
     )
-    assert (again.gpus, again.device) == (3, "a100-80gb")
+    assert (again.gpus, again.device) == (plan.gpus, plan.device)
     assert again.step_time_s == pytest.approx(plan.step_time_s)
 
 
