@@ -85,7 +85,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     def layout(self) -> tuple[object, ...]:
         """How layers and samples lie on devices, whatever is computed again and in which order."""
         one = self.inside
-        ways = one.tp, one.cp, one.ep, one.cp_kind, self.schedule
+        ways = one.tp, one.cp, one.ep, one.etp, one.cp_kind, self.schedule
         return *ways, self.dp, self.pp, self.zero, self.offload
 
     @property
@@ -201,9 +201,8 @@ def insides(
     local = math.prod(shape[: setting.cluster.host_index + 1])
     again = again or recomputations(graph)
     sent = _sent_by_layers(graph)
-    shortest = SHORTEST_PART
-    if short and not _shares_out_samples(setting, local):
-        shortest = SHORTEST_OF_FEW
+    few = short and not _shares_out_samples(setting, local)
+    shortest = SHORTEST_OF_FEW if few else SHORTEST_PART
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less,
         # unless a replica sends less of what its layers make than of gradients
@@ -215,15 +214,36 @@ def insides(
         for cp in divisors(setting.gpus // tp) if attends else [1]:
             if cp > 1 and max(sequences) // cp < shortest:
                 continue
-            for ep in divisors(experts) if experts > 1 else [1]:
-                if (setting.gpus // tp) % ep or (ep > 1 and ep % cp):
-                    continue
+            for ep, etp in _of_experts(setting.gpus // (tp * cp), tp, cp, experts):
+                one = Degrees(tp=tp, cp=cp, ep=ep, etp=etp)
                 # what a replica is costed on
-                if not setting.cluster.can_use(tp * max(cp, ep)):
+                if not setting.cluster.can_use(tp * cp * one.expert_replicas):
                     continue
-                for split in (False, True) if tp > 1 and attends else (False,):
+                divides = (False, True) if tp > 1 and attends else (False,)
+                # ranks with the same experts' inputs would send them to as many ranks
+                for split in divides if one.etp is None else (True,):
                     for what in again:
-                        yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=what)
+                        yield dataclasses.replace(one, sequence_parallel=split, recompute=what)
+
+
+def _of_experts(rest: int, tp: int, cp: int, experts: int) -> Iterator[tuple[int, int | None]]:
+    """Ways of expert parallelism, and of tensor parallelism within experts, None for all of it.
+
+    Parameters
+    ----------
+    rest, tp, cp
+        Of data and pipeline parallelism together, of tensor and of context parallelism. [ways]
+    experts
+        Of a layer. [items]
+    """
+    yield 1, None
+    # frameworks have all ways of tensor parallelism within experts, or a single one
+    for within in dict.fromkeys((tp, 1)) if experts > 1 else ():
+        for ep in divisors(experts)[1:]:
+            # no rank of the others has the same experts and the same samples
+            others = ep * within
+            if others % (tp * cp) == 0 and rest % (others // (tp * cp)) == 0:
+                yield ep, None if within == tp else within
 
 
 def _shares_out_samples(setting: Setting, local: int) -> bool:
@@ -285,7 +305,7 @@ def choices(
         ranks = inside.tp * inside.cp
         for pp in divisors(setting.gpus // ranks):
             dp = setting.gpus // ranks // pp
-            if pp > blocks or setting.batch % dp or inside.ep > dp * inside.cp:
+            if pp > blocks or setting.batch % dp or dp % inside.expert_replicas:
                 continue
             try:
                 stage_shape(shape, pp)

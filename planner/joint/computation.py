@@ -351,7 +351,7 @@ class PipelineBounds:
 def _on_devices(choice: Choice) -> tuple[int, int]:
     """Devices of a stage of a replica and samples of a micro-batch that a choice is bounded on."""
     # experts lie on ranks of other samples
-    more = max(choice.inside.ep // choice.inside.cp, 1)
+    more = choice.inside.expert_replicas
     return choice.inside.tp * choice.inside.cp * more, choice.samples * more
 
 

@@ -164,7 +164,10 @@ class Exchanges:
         weights = {self.group(pp, cut, size) for cut in cuts}
         copies = {self.others(pp, cut, size) for cut in cuts if size}
         features = {self.beside(pp, 1, one.tp), *inside.features}
-        features |= {self.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
+        features |= {
+            self.beside(pp, one.tp, one.cp),
+            self.beside(pp, one.ways_in_expert, one.ep),
+        }
         key = (pp, (frozenset(features), frozenset(weights), frozenset(copies)))
         if key not in self.held:
             # of the first stage, which holds the most

@@ -159,7 +159,7 @@ class GroupedPipelines:
                     continue
                 number = dict(zip(names, stages, strict=True))
                 dp = {n: self.alone[n].gpus // ranks // number[n] for n in names}
-                if inside.ep > min(dp.values()) * inside.cp:
+                if any(n % inside.expert_replicas for n in dp.values()):
                     continue
                 for count in self._micro_batches(dp.values()):
                     for order, zero in itertools.product(orders, cuts):
@@ -297,6 +297,7 @@ class GroupedPipelines:
                 tp=one.inside.tp,
                 cp=one.inside.cp,
                 ep=one.inside.ep,
+                etp=one.inside.etp,
                 sequence_parallel=one.inside.sequence_parallel,
                 micro_batches=one.micro_batches,
             )

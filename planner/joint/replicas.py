@@ -140,9 +140,7 @@ class Replicas:
         if any(one.gpus % ranks for one in self.alone):
             return
         replicas = [one.gpus // ranks for one in self.alone]
-        if inside.ep > min(replicas) * inside.cp or any(
-            count * inside.cp % inside.ep for count in replicas
-        ):
+        if any(count % inside.expert_replicas for count in replicas):
             return
         batch = self.setting.batch
         if zero < 3:
@@ -271,6 +269,7 @@ class Replicas:
             tp=inside.tp,
             cp=inside.cp,
             ep=inside.ep,
+            etp=inside.etp,
             sequence_parallel=inside.sequence_parallel,
             micro_batches=choice.micro_batches,
         )

@@ -64,7 +64,7 @@ class SplitNetworks:
             raise InputError(self.refused[degrees])
         setting = self.setting
         # experts lie on ranks of other samples
-        dp = max(degrees.ep // degrees.cp, 1)
+        dp = degrees.expert_replicas
         gpus, batch = degrees.tp * degrees.cp * dp, samples * dp
         if (gpus, batch) not in self.graphs:
             graph = training_graph(self.network, batch, setting.machine.training)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from costmodels.simulation import Runtime
 from planner.joint.choices import Choice
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.request.parts import Degrees
 from planner.request.setting import Setting
 
 
@@ -50,20 +51,23 @@ class LeastWeights:
         waiting = choice.offload if waiting is None else waiting
         weight *= "weights" not in waiting
         state *= "optimizer" not in waiting
-        ranks, most = choice.dp * choice.inside.cp, choice.shard_size or math.inf
-        total = 0.0
-        for parameters, ways in ((self.others, 1), (self.experts, choice.inside.ep)):
+        inside, most = choice.inside, choice.shard_size or math.inf
+        ranks, total = choice.dp * inside.cp * inside.tp, 0.0
+        for parameters, ways in self._rows(inside):
             same = max(min(ranks / ways, most), 1.0)
             each = weight / (same if choice.zero > 2 else 1.0)
             each += gradient / (same if choice.zero > 1 else 1.0)
             each += state / (same if choice.zero > 0 else 1.0)
             total += parameters / ways * each
-        return total / choice.inside.tp / choice.pp
+        return total / choice.pp
 
     def least_parameters(self, choice: Choice) -> float:
         """Those of a device at least, as the mean of all groups, where no replica cuts them."""
-        each = self.others + self.experts / choice.inside.ep
-        return each / choice.inside.tp / choice.pp
+        return sum(parameters / ways for parameters, ways in self._rows(choice.inside)) / choice.pp
+
+    def _rows(self, inside: Degrees) -> tuple[tuple[float, int], tuple[float, int]]:
+        """Parameters of a kind, and the ways that those are cut. [items], [ways]"""
+        return (self.others, inside.tp), (self.experts, inside.ep * inside.ways_in_expert)
 
     def fit(self, choice: Choice, waiting: Collection[str] | None = None) -> bool:
         """Whether that is within the memory of a device."""

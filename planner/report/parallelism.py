@@ -36,10 +36,15 @@ def parallelism(plan: Plan) -> str:
         return ""
     experts: set[tuple[int, int]] = set()
     sequence = False
+    # the narrow layers of latent attention are whole: positions of its keys are of all heads
+    latent = any(layer.kind == "rotary" and found[2] < tensor for layer, found in ways)
+    cut = _SHARED_OUT - {"linear", "rotary"} if latent else _SHARED_OUT
     for layer, (samples, positions, features, apart) in ways:
         if "expert" in layer.degrees:
             experts.add((apart, features))
-        elif samples != data or not _as_asked(layer, positions, features, context, tensor):
+        elif samples != data or not _as_asked(
+            positions, features, context, tensor, cut=layer.kind in cut
+        ):
             return ""
         sequence |= positions > context
     if len(experts) > 1:
@@ -49,7 +54,9 @@ def parallelism(plan: Plan) -> str:
         degrees.append(("expert", apart))
         if features != tensor:
             degrees.append(("expert tensor", features))
-    text = " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1)
+    text = " x ".join(
+        f"{name} {degree}" for name, degree in degrees if degree > 1 or name == "expert tensor"
+    )
     return f"{text} with sequence parallelism" if sequence else text
 
 
@@ -60,18 +67,18 @@ def _ways_of(layer: LayerPlan) -> tuple[int, int, int, int]:
     return total.get("sample", 1), total.get("sequence", 1), features, total.get("expert", 1)
 
 
-def _as_asked(layer: LayerPlan, positions: int, features: int, context: int, tensor: int) -> bool:
+def _as_asked(positions: int, features: int, context: int, tensor: int, *, cut: bool) -> bool:
     """Whether a layer is split as context and tensor parallelism split it.
 
     Parameters
     ----------
-    layer
-        The layer.
     positions, features
-        Its ways. [ways]
+        Ways of a layer. [ways]
     context, tensor
         The degrees of attention. [ways]
+    cut
+        Whether it must be cut by its features.
     """
-    if layer.kind in _SHARED_OUT:
+    if cut:
         return positions == context and features == tensor
     return features in (1, tensor) and positions in (context, context * tensor)

@@ -18,8 +18,9 @@ class WayToTrain(Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    tp, cp, ep, pp, chunks
-        Ways of tensor, context and expert parallelism, groups of stages, and stages of each.
+    tp, cp, ep, etp, pp, chunks
+        Ways of tensor, context and expert parallelism, and of tensor parallelism within experts (0
+        for all of it); groups of stages, and stages of each.
     zero, sharded_over_some
         What of weights is cut, and whether it is over some of the replicas only.
     recompute, schedule
@@ -37,6 +38,7 @@ class WayToTrain(Struct, frozen=True, kw_only=True):
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     pp: int = 1
     chunks: int = 1
     zero: int = 0
@@ -71,6 +73,8 @@ class Framework(Struct, frozen=True, kw_only=True):
         transformers alone.
     always_sequence
         Whether tensor parallelism always comes with that of the sequence.
+    within_expert_all_or_none
+        Whether experts have all ways of tensor parallelism or a single one.
     zero, zero_reason
         Stages of ZeRO that it has, and a word on the others.
     shards_over_some
@@ -95,6 +99,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     by_layer: bool = False
     kinds: tuple[str, ...] = ()
     always_sequence: bool = False
+    within_expert_all_or_none: bool = False
     zero: tuple[int, ...] = (0,)
     zero_reason: str = ""
     shards_over_some: bool = True
@@ -116,6 +121,11 @@ class Framework(Struct, frozen=True, kw_only=True):
                 yield f"{kind} parallelism of {ways} ways: {self.called} leaves it to the model"
         if way.tp > 1 and self.always_sequence and not way.sequence_parallel:
             yield f"tensor without sequence parallelism: {self.called} has both together"
+        if way.ep > 1 and way.etp not in (0, 1, way.tp) and self.within_expert_all_or_none:
+            yield (
+                f"{way.etp} ways of tensor parallelism within experts: {self.called} has "
+                f"{way.tp} or none"
+            )
         if way.zero not in self.zero:
             yield f"ZeRO {way.zero}: {self.zero_reason}"
         cut = self.zero_optimizers
@@ -155,6 +165,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
     {
         "torchtitan": Framework(
             called="torchtitan",
+            within_expert_all_or_none=True,
             runtime="torchtitan",
             kinds=_KINDS,
             always_sequence=True,

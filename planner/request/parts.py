@@ -125,6 +125,16 @@ class Degrees:
         return 3 if self.fsdp else self.zero
 
     @property
+    def ways_in_expert(self) -> int:
+        """Of tensor parallelism within an expert. [ways]"""
+        return self.etp or self.tp
+
+    @property
+    def expert_replicas(self) -> int:
+        """Replicas that experts are shared out among, after ranks of `tp` and `cp`. [items]"""
+        return max(self.ep * self.ways_in_expert // (self.tp * self.cp), 1)
+
+    @property
     def schedule_kind(self) -> str:
         """The schedule."""
         return self.schedule or ("interleaved" if self.chunks > 1 else "1f1b")

@@ -96,6 +96,48 @@ def test_megatron(plans, tmp_path):
     assert any("ZeRO 3" in sentence for sentence in cannot)
 
 
+def test_ways_within_experts_are_written(tmp_path):
+    # torchtitan has 1 where nothing is said, Megatron-LM all of them
+    for strategy, within in (("ep=4", 2), ("ep=4,etp=1", 1)):
+        strategy = f"megatron:tp=2,sequence_parallel,{strategy}"
+        plan = evaluated("mixtral-8x7b", strategy, global_batch_size=8, input_size=512)
+        of = uniform_degrees(plan)
+        # what experts hold alone is cut over nobody
+        assert (of.tp, of.ep, of.etp, of.others) == (2, 4, within, ())
+        text, cannot = files(plan, "torchtitan", tmp_path)
+        assert cannot == ()
+        assert (
+            tomllib.loads(text["job.toml"])["parallelism"]["expert_tensor_parallel_degree"]
+            == within
+        )
+        text, _ = files(plan, "megatron", tmp_path)
+        assert f"--expert-tensor-parallel-size {within}" in text["arguments.txt"].splitlines()
+
+
+def test_tensor_parallelism_of_a_small_network_is_found(tmp_path):
+    """It has more norms and routers than layers that are cut."""
+    config = {
+        "model_type": "mixtral",
+        "hidden_size": 2048,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "num_hidden_layers": 2,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 8000,
+        "max_position_embeddings": 1024,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    question = {"cluster": "dgx-a100", "precision": "bf16", "optimizer": "adam"}
+    plan = planner.optimize(
+        str(path), gpus=8, global_batch_size=2, keep="tp=4,ep=8,zero=1", **question
+    )
+    of = uniform_degrees(plan)
+    assert (of.dp, of.tp, of.ep, of.etp, of.zero, of.others) == (2, 4, 8, 1, 1, ())
+
+
 def test_stages_of_unequal_blocks_are_written(plans, tmp_path):
     # equal ones took 44 % longer than those of a plan that was exported without a word
     uneven = evaluated("gpt2", "megatron:pp=8", global_batch_size=16)

@@ -37,6 +37,17 @@ def pipeline():
             {"model": "mixtral-8x7b", "cluster": "dgx-h100"},
             "data 8 x tensor 2 x expert 4",
         ),
+        (
+            "megatron:tp=2,ep=4,etp=1,sequence_parallel,micro_batch_size=1",
+            {"model": "mixtral-8x7b", "cluster": "dgx-h100"},
+            "data 8 x tensor 2 x expert 4 x expert tensor 1 with sequence parallelism",
+        ),
+        # the narrow layers of latent attention are whole
+        (
+            "megatron:tp=2,ep=8,sequence_parallel,micro_batch_size=1",
+            {"model": "deepseek-v3", "cluster": "dgx-h100"},
+            "data 8 x tensor 2 x expert 8 with sequence parallelism",
+        ),
         ("fsdp:micro_batch_size=1", {}, "data 16"),
     ],
 )

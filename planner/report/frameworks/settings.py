@@ -56,6 +56,8 @@ def torchtitan(plan: Plan) -> Written:
         "tensor_parallel_degree": of.tp,
         "context_parallel_degree": of.cp,
         "expert_parallel_degree": of.ep,
+        # theirs is 1 by default
+        **({"expert_tensor_parallel_degree": of.etp} if of.ep > 1 else {}),
         "pipeline_parallel_degree": of.pp,
         "pipeline_parallel_schedule": schedules.get(plan.schedule.kind, "1F1B"),
         "pipeline_parallel_microbatch_size": of.micro_batch,
@@ -92,7 +94,9 @@ def megatron(plan: Plan) -> Written:
         ("global-batch-size", of.global_batch),
         ("optimizer", plan.training.optimizer),
     ]
-    rows += [("expert-model-parallel-size", of.ep)] if of.ep > 1 else []
+    if of.ep > 1:
+        rows.append(("expert-model-parallel-size", of.ep))
+        rows.append(("expert-tensor-parallel-size", of.etp))
     stages = [len(blocks) for blocks in blocks_of_stages(plan)]
     if len(set(stages)) > 1:
         # neither quotes nor stars, which shells take otherwise in a file than on a line

@@ -24,8 +24,9 @@ class UniformDegrees(Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    dp, tp, cp, ep, pp
-        Ways that samples, features, sequences and experts are split, and groups of stages. [ways]
+    dp, tp, cp, ep, etp, pp
+        Ways that samples, features, sequences, experts and features within experts are split, and
+        groups of stages. [ways]
     chunks
         Stages of each group. [items]
     zero
@@ -47,6 +48,7 @@ class UniformDegrees(Struct, frozen=True, kw_only=True):
     tp: int
     cp: int
     ep: int
+    etp: int
     pp: int
     chunks: int
     zero: int
@@ -66,8 +68,13 @@ class UniformDegrees(Struct, frozen=True, kw_only=True):
 def uniform_degrees(plan: Plan) -> UniformDegrees:
     """The degrees of a plan."""
     layers = plan.layers
-    tp = _usual_degree([_degree_of(one, _FEATURES) for one in layers.values() if one.weights_bytes])
     attention = [one for one in layers.values() if one.kind == "attention"]
+    # norms and routers of transformers are whole under tensor parallelism
+    weighty = [one for one in layers.values() if one.weights_bytes]
+    cut = [one for one in weighty if one.kind == "linear"] if attention else weighty
+    experts = [one for one in cut if "expert" in one.degrees]
+    tp = _usual_degree([_degree_of(one, _FEATURES) for one in cut if one not in experts])
+    etp = _usual_degree([_degree_of(one, _FEATURES) for one in experts]) if experts else tp
     cp = _usual_degree([_degree_of(one, ("sequence",)) for one in attention])
     ep = max((_degree_of(one, ("expert",)) for one in layers.values()), default=1)
     size = plan.gpus // plan.num_groups
@@ -75,9 +82,11 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     parts = plan.schedule.micro_batches * dp
     others: dict[str, list[str]] = {}
     for name, layer in layers.items():
-        if not _follows(layer, dp, tp, cp, ep):
+        if not _follows(layer, dp, tp, cp, ep, etp):
             others.setdefault(str(layer.distribution), []).append(name)
-    zeros = Counter(zero_of(layer) for layer in layers.values() if layer.weights_bytes)
+    # what a single rank holds is cut over nobody
+    held = [one for one in weighty if _degree_of(one, (*_FEATURES, "expert")) < size]
+    zeros = Counter(map(zero_of, held))
     zero = max(zeros, default=0)
     said = [
         f"1 layer ({names[0]}) is split {split}"
@@ -94,6 +103,7 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
         tp=tp,
         cp=cp,
         ep=ep,
+        etp=etp,
         pp=plan.num_groups,
         chunks=max(1, len(plan.stages) // plan.num_groups),
         zero=zero,
@@ -126,6 +136,7 @@ def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
         tp=of.tp,
         cp=of.cp,
         ep=of.ep,
+        etp=of.etp,
         pp=of.pp,
         chunks=of.chunks,
         zero=of.zero,
@@ -153,14 +164,14 @@ def _usual_degree(degrees: list[int]) -> int:
     return max(split, key=lambda degree: (split[degree], -degree))
 
 
-def _follows(layer: LayerPlan, dp: int, tp: int, cp: int, ep: int) -> bool:
+def _follows(layer: LayerPlan, dp: int, tp: int, cp: int, ep: int, etp: int) -> bool:
     """Whether a layer is split as degrees say.
 
     Parameters
     ----------
     layer
         The layer.
-    dp, tp, cp, ep
+    dp, tp, cp, ep, etp
         The degrees. [ways]
     """
     sample, sequence = _degree_of(layer, ("sample",)), _degree_of(layer, ("sequence",))
@@ -169,7 +180,7 @@ def _follows(layer: LayerPlan, dp: int, tp: int, cp: int, ep: int) -> bool:
         return False
     if expert > 1:
         # experts take ranks of all other kinds
-        return expert == ep and features in (1, tp)
+        return expert == ep and features in (1, etp)
     return sample == dp and sequence in (1, cp, cp * tp) and features in (1, tp)
 
 

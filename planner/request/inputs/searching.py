@@ -115,10 +115,10 @@ KEEP: Input[str | None] = Input(
     option="--keep",
     metavar="NAME=N,...",
     help="Hold degrees fixed, such as tp=8,pp=4 or offload=optimizer+weights.",
-    text='Degrees to hold fixed, such as "tp=8,pp=4": dp, tp, pp, cp, ep, sequence_parallel, '
-    "micro_batches, micro_batch_size, chunks, zero, shard_size (GPUs that weights are cut over "
-    "where not all that hold them, else 0), recompute, schedule, offload (none, or some of "
-    "activations, weights and optimizer, with + between them).",
+    text='Degrees to hold fixed, such as "tp=8,pp=4": dp, tp, pp, cp, ep, etp, '
+    "sequence_parallel, micro_batches, micro_batch_size, chunks, zero, shard_size (GPUs that "
+    "weights are cut over where not all that hold them, else 0), recompute, schedule, offload "
+    "(none, or some of activations, weights and optimizer, with + between them).",
 )
 FORBID: Input[str | None] = Input(
     name="forbid",

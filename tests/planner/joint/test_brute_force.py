@@ -140,6 +140,49 @@ def test_so_it_is_of_unequal_stages_of_several_chunks(tmp_path, blocks, seed):
 
 
 @pytest.mark.parametrize(
+    "seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 3, 4, 5, 6, 7))]
+)
+def test_so_it_is_of_experts(tmp_path, seed):
+    """Experts take ranks of tensor parallelism, or are split by it themselves."""
+    rng = random.Random(seed)
+    setting = _setting_of_experts(tmp_path / "config.json", rng)
+    steps = _all_steps(setting)
+    assert {(one.inside.etp, one.inside.tp > 1) for one in steps if one.inside.ep > 1} == {
+        *((None, False), (None, True), (1, True)),
+    }
+    _agrees(setting, steps, (1.0, 0.2, 0.0))
+
+
+def _setting_of_experts(path, rng):
+    hidden = rng.choice([256, 512])
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "mixtral",
+                "hidden_size": hidden,
+                "intermediate_size": 2 * hidden,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "num_hidden_layers": 2,
+                "num_local_experts": 4,
+                "num_experts_per_tok": rng.choice([1, 2]),
+                "vocab_size": rng.choice([1000, 32000]),
+                "max_position_embeddings": rng.choice([128, 1024]),
+            }
+        )
+    )
+    asked = {
+        "model": str(path),
+        "gpus": 4,
+        "cluster": rng.choice(["dgx-a100", "lassen"]),
+        "global_batch_size": rng.choice([2, 4]),
+        "precision": "fp16",
+        "optimizer": "adam",
+    }
+    return resolve(make_request("optimize", asked))
+
+
+@pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))]
 )
 def test_so_it_is_of_layers_that_read_all_before_them(tmp_path, seed):
