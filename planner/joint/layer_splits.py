@@ -164,15 +164,20 @@ class LayerSplits(Struct, kw_only=True, eq=False):
         return float(sum(cost.min() for cost in problem.costs))
 
     def _held(self, zero: int) -> list[Floats]:
-        """What every candidate of each layer holds, less what replicas cut among them. [B]"""
+        """What every candidate of each layer holds, with what its replicas cut among them. [B]
+
+        Ranks that do the same, on the same samples, have no gradients to sum, and cut nothing.
+        """
         known: dict[int, Floats] = {}
         for layer in self.formulation.layers:
             space = self.formulation.spaces[layer.name]
             if id(space) not in known:
+                costs = space.costs
+                ranks = costs.gradient_group.prod(axis=1)
+                away = np.where(costs.gradient_bytes > 0.0, 1.0 - 1.0 / ranks, 0.0)
                 cut = np.zeros(len(space.candidates))
-                parts = (space.costs.state, space.costs.gradients, space.costs.weights)
-                for part in parts[:zero]:
-                    cut = cut + part
+                for part in (costs.state, costs.gradients, costs.weights)[:zero]:
+                    cut += away * part
                 # of a weight with several users each counts its part
                 known[id(space)] = np.maximum(space.kept - cut, 0.0)
         return [known[id(self.formulation.spaces[layer.name])] for layer in self.formulation.layers]

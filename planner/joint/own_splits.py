@@ -185,8 +185,8 @@ class OwnSplits:
             slow = free is not None and free.seconds >= self.limit * (1.0 + WORTH_OTHERS)
             if free is None or free.fits or (slow and zero not in whole[:-1]):
                 return
-            # what is gathered may take more than what is cut
-            if zero not in whole[:-1] and free.peak_memory < least:
+            # what is gathered may take more than what is cut; where nothing is, others hold less
+            if zero in whole[-1:] or (zero > 2 and free.peak_memory < least):
                 self._fit(splits, way, blocks)
             least = free.peak_memory
 
