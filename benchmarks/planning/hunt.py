@@ -27,11 +27,12 @@ from benchmarks.planning.monotonic import EQUAL
 from costmodels.cluster import load_cluster
 from costmodels.errors import InputError
 from planner.errors import InfeasibleError
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.requests import wishes_of
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
+from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.plan import Plan
 from planner.planning.decision.finals import SIMPLER_WITHIN

@@ -6,7 +6,6 @@ Every choice is a `Degrees`; what a machine, a batch or a network cannot have is
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -17,7 +16,6 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.strategy.blocks import block_numbers, is_transformer
-from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
 from planner.request.by_degrees import replicas
 from planner.request.parts import Degrees
@@ -26,10 +24,6 @@ from planner.request.setting import Setting
 RECOMPUTATIONS = ("none", "selective", "full")
 # Samples of a replica in a micro-batch that are tried; kernels are full with fewer. [samples]
 LARGEST_MICRO_BATCH = 64
-# Positions that a part of a sequence has at least, where context parallelism divides it: where
-# samples can be shared out among the devices instead, and where they cannot: then no less than
-# FlashAttention-2 takes of queries at a time (Dao 2023). [items]
-SHORTEST_PART, SHORTEST_OF_FEW = 2048, 128
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -79,7 +73,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     def split(self) -> Degrees:
         """How its layers are split, with nothing computed again."""
         inside = self.inside
-        return inside if inside.recompute == "none" else _computing(inside, "none")
+        return inside if inside.recompute == "none" else computing_again(inside, "none")
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -110,7 +104,7 @@ class Choice(Struct, frozen=True, kw_only=True):
         for less in range(1, self.again):
             yield replace(self, again=less)
         for what in RECOMPUTATIONS[: RECOMPUTATIONS.index(str(self.inside.recompute))]:
-            yield replace(self, inside=_computing(self.inside, what), again=0)
+            yield replace(self, inside=computing_again(self.inside, what), again=0)
 
     @property
     def degrees(self) -> Degrees:
@@ -156,14 +150,15 @@ def choice_of(setting: Setting, degrees: Degrees) -> Choice:
 
 
 @cache
-def _computing(inside: Degrees, again: str) -> Degrees:
+def computing_again(inside: Degrees, again: str) -> Degrees:
+    """The same splits with something else computed again."""
     return dataclasses.replace(inside, recompute=again)
 
 
 def with_any_recomputation(choice: Choice, again: Sequence[str]) -> Iterator[Choice]:
     """A choice with all that can be computed again, as of `recomputations`."""
     for what in again:
-        yield replace(choice, inside=_computing(choice.inside, what))
+        yield replace(choice, inside=computing_again(choice.inside, what))
 
 
 def with_any_sharding(choice: Choice, stages_of_zero: Sequence[int]) -> Iterator[Choice]:
@@ -178,96 +173,6 @@ def divisors(number: int) -> list[int]:
     """All divisors of a number, the smallest first."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})
-
-
-def insides(
-    setting: Setting, again: Sequence[str] = (), *, short: bool = True
-) -> Iterator[Degrees]:
-    """Ways of tensor, context and expert parallelism, with what is computed again.
-
-    Parameters
-    ----------
-    setting
-        The question.
-    again
-        What may be computed again, all that can be by default.
-    short
-        Whether sequences are cut into short parts where samples cannot be shared out.
-    """
-    graph, shape = setting.graph, setting.machine.topology.shape
-    attends = is_transformer(graph)
-    experts = max((layer.dims.get("expert", 1) for layer in graph.compute_layers), default=1)
-    sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
-    local = math.prod(shape[: setting.cluster.host_index + 1])
-    again = again or recomputations(graph)
-    sent = _sent_by_layers(graph)
-    few = short and not _shares_out_samples(setting, local)
-    shortest = SHORTEST_OF_FEW if few else SHORTEST_PART
-    for tp in divisors(setting.gpus):
-        # what crosses hosts waits for their links in every layer; samples cross them for less,
-        # unless a replica sends less of what its layers make than of gradients
-        samples_cross = setting.batch > setting.gpus // local
-        if tp > local and samples_cross and sent * tp >= graph.parameters * setting.gpus:
-            continue
-        if inner_first(tp, shape) is None:
-            continue
-        for cp in divisors(setting.gpus // tp) if attends else [1]:
-            if cp > 1 and max(sequences) // cp < shortest:
-                continue
-            for ep, etp in _of_experts(setting.gpus // (tp * cp), tp, cp, experts):
-                one = Degrees(tp=tp, cp=cp, ep=ep, etp=etp)
-                # what a replica is costed on
-                if not setting.cluster.can_use(tp * cp * one.expert_replicas):
-                    continue
-                divides = (False, True) if tp > 1 and attends else (False,)
-                # ranks with the same experts' inputs would send them to as many ranks
-                for split in divides if one.etp is None else (True,):
-                    for what in again:
-                        yield dataclasses.replace(one, sequence_parallel=split, recompute=what)
-
-
-def _of_experts(rest: int, tp: int, cp: int, experts: int) -> Iterator[tuple[int, int | None]]:
-    """Ways of expert parallelism, and of tensor parallelism within experts, None for all of it.
-
-    Parameters
-    ----------
-    rest, tp, cp
-        Of data and pipeline parallelism together, of tensor and of context parallelism. [ways]
-    experts
-        Of a layer. [items]
-    """
-    yield 1, None
-    # frameworks have all ways of tensor parallelism within experts, or a single one
-    for within in dict.fromkeys((tp, 1)) if experts > 1 else ():
-        for ep in divisors(experts)[1:]:
-            # no rank of the others has the same experts and the same samples
-            others = ep * within
-            if others % (tp * cp) == 0 and rest % (others // (tp * cp)) == 0:
-                yield ep, None if within == tp else within
-
-
-def _shares_out_samples(setting: Setting, local: int) -> bool:
-    """Whether all devices have samples, with tensor parallelism within a host or without.
-
-    Parameters
-    ----------
-    setting, local
-        The question, and the devices of a host.
-    """
-    layers = setting.graph.compute_layers
-    heads = [layer.dims["head"] for layer in layers if layer.kind == "attention"]
-    ways = [tp for tp in divisors(setting.gpus) if tp <= local]
-    possible = (tp for tp in ways if all(count % tp == 0 for count in heads))
-    return any(setting.batch % (setting.gpus // tp) == 0 for tp in possible)
-
-
-def _sent_by_layers(graph: Graph) -> int:
-    """What tensor parallelism sends of all samples in both passes, about. [items]
-
-    It brings together what layers with weights read or make, whichever is less.
-    """
-    layers = [one for one in graph.compute_layers if one.multiplies_weight]
-    return 2 * sum(min(one.output.size, *(read.size for read in one.inputs)) for one in layers)
 
 
 def recomputations(graph: Graph) -> tuple[str, ...]:

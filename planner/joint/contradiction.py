@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from planner.errors import ContradictionError
-from planner.joint.choices import SHORTEST_PART, Choice, num_blocks
+from planner.joint.choices import Choice, num_blocks
+from planner.joint.ways_inside import SHORTEST_PART
 from planner.joint.wishes import FORBIDDEN, KEPT, Wishes
 from planner.request.setting import Setting
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.simulation import Runtime
-from planner.joint.choices import Choice
+from planner.joint.choices import LARGEST_MICRO_BATCH, Choice
 from planner.joint.computation import pipelined
 from planner.joint.cuts import WORTH_BALANCING, Cuts
 from planner.joint.exchanged_cuts import ways_to_cut
@@ -170,13 +170,14 @@ class Estimates:
     def known_least(self, choice: Choice) -> float:
         """As `least`, 0 where its micro-batches are not costed yet. [s]
 
-        Among more ranks of context parallelism each computes less, and what comes around them
-        takes longer by their number at most: those of the next power of two stand in for others.
+        A sample takes no less in smaller micro-batches. Among more ranks of context parallelism
+        each computes less, and what comes around them takes longer by their number at most: those
+        of the next power of two stand in for others.
         """
         split, samples, cp = choice.split, choice.samples, choice.inside.cp
-        inside = self.plain.known.get((split, samples))
-        if inside is not None:
-            return self._passes(choice, inside)
+        for times in (1 << i for i in range(LARGEST_MICRO_BATCH.bit_length())):
+            if inside := self.plain.known.get((split, samples * times)):
+                return self._passes(choice, inside) / times
         ranks = 1 << (cp - 1).bit_length()
         more = self.plain.known.get((_among(split, ranks), samples)) if ranks > cp else None
         return 0.0 if more is None else self._passes(choice, more) * cp / ranks

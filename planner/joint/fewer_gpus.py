@@ -20,7 +20,6 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import (
     Choice,
     choices,
-    insides,
     recomputations,
     with_any_recomputation,
     with_any_sharding,
@@ -40,6 +39,7 @@ from planner.joint.shifted import MOST_GAINED, with_moved_blocks
 from planner.joint.simulations import MOST_BESIDE
 from planner.joint.variants import is_variant, with_variants
 from planner.joint.verdict import least_held
+from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work

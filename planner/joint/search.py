@@ -19,7 +19,7 @@ from costmodels.strategy.blocks import is_transformer
 from planner.errors import ContradictionError
 from planner.joint.activations import LeastOfStages, least_of_heavy
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import Choice, choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
@@ -38,6 +38,7 @@ from planner.joint.runtimes import stages_of_zero
 from planner.joint.shifted import shift_blocks
 from planner.joint.simulations import Simulations
 from planner.joint.variants import is_variant, lacked, with_variants
+from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import planner
-from planner.joint.choices import insides
+from planner.joint.ways_inside import insides
 from planner.request.request import make_request
 from planner.request.setting import resolve
 

@@ -7,9 +7,10 @@ import json
 import pytest
 
 import planner
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import Choice, choices
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import Setting, resolve

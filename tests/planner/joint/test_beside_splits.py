@@ -13,13 +13,14 @@ from questions import SPLITS_ALONE
 import planner
 from planner.joint import answer
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.known_splits import KnownSplits
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.planning.decision.finals import SIMPLER_WITHIN
 from planner.planning.staged import tried
 from planner.request.request import make_request

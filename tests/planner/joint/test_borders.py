@@ -9,10 +9,11 @@ import pytest
 
 from planner.joint.borders import passed_on, tied_message
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

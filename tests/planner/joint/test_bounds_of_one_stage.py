@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.exchange_bounds import gathered_after, slowed_by_exchanges
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import Request
 from planner.request.setting import Setting, resolve

@@ -12,13 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.cuts import Cuts, _filled
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.search import JointSearch
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions

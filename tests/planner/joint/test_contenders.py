@@ -8,12 +8,13 @@ import random
 import pytest
 
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.contenders import TURNS, Contenders, least_of_passes
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import searched_runtime
 from planner.joint.variants import turn_of, with_variants
+from planner.joint.ways_inside import insides
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline

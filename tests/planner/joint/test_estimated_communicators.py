@@ -8,8 +8,9 @@ import random
 import pytest
 
 from costmodels.simulation import load_runtime
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.estimate import Estimates
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

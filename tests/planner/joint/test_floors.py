@@ -16,7 +16,7 @@ from costmodels.simulation import load_runtime
 from costmodels.simulation.known_blocks import block_computation
 from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.misfits import Misfits
@@ -26,6 +26,7 @@ from planner.joint.runtimes import choice_runtime
 from planner.joint.search import JointSearch
 from planner.joint.series import longest_series, series_starts
 from planner.joint.simulations import Simulations
+from planner.joint.ways_inside import insides
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.options import SearchOptions
 from planner.planning.staged import tried

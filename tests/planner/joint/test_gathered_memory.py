@@ -7,9 +7,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

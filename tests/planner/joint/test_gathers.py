@@ -7,11 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 import planner
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.estimate import Estimates
 from planner.joint.gathers import RunsOfUnits
 from planner.joint.hybrid import shard_sizes
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

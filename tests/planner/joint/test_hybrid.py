@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 import planner
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.hybrid import shard_sizes, with_fewer_shards
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
+from planner.joint.ways_inside import insides
 from planner.joint.wishes import Wishes, parse_keep
 from planner.planning.options import SearchOptions
 from planner.planning.staged import tried

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import statistics
 
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

@@ -20,7 +20,7 @@ from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.joint import answer, search, simulations
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.fewer_gpus import MOST_MISSES_OF_FEWER
@@ -29,6 +29,7 @@ from planner.joint.reduced import Reduced
 from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime
 from planner.joint.verdict import least_held, search_notes, summary
+from planner.joint.ways_inside import insides
 from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network
 from planner.plan import Plan

@@ -11,10 +11,11 @@ import planner
 from costmodels.simulation import load_runtime
 from planner.errors import InfeasibleError
 from planner.joint.activations import LeastOfStages
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.misfits import Misfits
 from planner.joint.runtimes import choice_runtime
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.planning import staged
 from planner.planning.staged import tried
 from planner.planning.usual import usual_trials

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from planner.joint.choices import Choice, insides
+from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
 from planner.joint.misjudged import Misjudged
+from planner.joint.ways_inside import insides
 from planner.request.request import make_request
 from planner.request.setting import resolve
 

@@ -16,7 +16,6 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy import BatchShare
 from planner.errors import ContradictionError, InfeasibleError
 from planner.joint.answer import joint_plan
-from planner.joint.choices import insides
 from planner.joint.hosts import evenly, on_groups
 from planner.joint.inside import Insides
 from planner.joint.mixed import fastest_splits
@@ -24,6 +23,7 @@ from planner.joint.pipelines import GroupedPipelines
 from planner.joint.replicas import Replicas
 from planner.joint.runtimes import searched_runtime
 from planner.joint.search import JointSearch
+from planner.joint.ways_inside import insides
 from planner.joint.wishes import NO_WISHES
 from planner.joint.work import least_step, least_work
 from planner.plan import Plan

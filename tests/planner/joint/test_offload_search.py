@@ -16,12 +16,13 @@ from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from planner.errors import InfeasibleError
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import HOPELESS, Estimates
 from planner.joint.offload import least_copied, most_waiting, offloaded
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import parse_keep
 from planner.planning.staged import tried

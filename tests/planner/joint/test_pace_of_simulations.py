@@ -10,11 +10,12 @@ import pytest
 
 from costmodels.simulation import load_runtime
 from planner.joint import simulations
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import Choice, choices
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.runtimes import searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.options import SearchOptions
 from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees

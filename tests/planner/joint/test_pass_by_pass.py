@@ -9,12 +9,13 @@ import pytest
 from msgspec.structs import replace
 from questions import small_llama
 
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.estimate import Estimates
 from planner.joint.pass_by_pass import MOST_PASSES, ends_of_passes
 from planner.joint.passes import staged_time
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

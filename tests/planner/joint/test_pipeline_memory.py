@@ -8,10 +8,11 @@ import random
 import pytest
 
 from planner import Degrees
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import Choice, choices
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.ranking import Ranking
 from planner.joint.runtimes import searched_runtime
+from planner.joint.ways_inside import insides
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline

@@ -11,7 +11,7 @@ from questions import small_llama
 
 from costmodels.errors import InputError
 from costmodels.strategy.blocks import is_transformer
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import Choice, choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.hosts import on_gpus
@@ -19,6 +19,7 @@ from planner.joint.offload import offloaded
 from planner.joint.passes import exchanged
 from planner.joint.runtimes import searched_runtime
 from planner.joint.variants import with_variants
+from planner.joint.ways_inside import insides
 from planner.request.request import make_request
 from planner.request.setting import Setting, resolve
 
@@ -101,6 +102,22 @@ def test_what_is_known_of_a_choice_is_not_above_its_estimate():
     fresh = Estimates(setting, searched_runtime(setting))
     assert fresh.known_least(every[0]) == 0.0
     assert not fresh.plain.known  # nothing is costed for that
+
+
+@pytest.mark.parametrize("model", ["gpt2", "resnet18"])
+def test_larger_micro_batches_tell_what_smaller_ones_take_at_least(model):
+    """Kernels are fuller with more samples: what fewer GPUs would try need not be costed."""
+    asked = {"model": model, "cluster": "aws-p3.16xlarge", "gpus": 16, "global_batch_size": 64}
+    setting = resolve(make_request("optimize", asked))
+    fresh = Estimates(setting, searched_runtime(setting))
+    ways = [one for one in insides(setting, ("none",)) if not fresh.plain.splits.refuses(one)]
+    every = [one for one in choices(setting, ways, (0,)) if one.samples < 64]
+    for choice in random.Random(1).sample(every, 20):
+        estimates = Estimates(setting, searched_runtime(setting))
+        estimates.plain.of(choice.split, 4 * choice.samples)
+        least = estimates.known_least(choice)
+        assert len(estimates.plain.known) == 3  # by what is computed again of that alone
+        assert 0.0 < least <= fresh.least(choice), choice
 
 
 def test_more_ranks_of_a_sequence_tell_what_fewer_take_at_least(tmp_path):

@@ -8,10 +8,11 @@ import statistics
 import pytest
 
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.by_degrees import strategy_by_degrees
 from planner.request.request import make_request

@@ -10,7 +10,7 @@ import pytest
 import planner
 from costmodels.cluster import load_cluster
 from planner.errors import InfeasibleError
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.offload import offloaded
@@ -18,6 +18,7 @@ from planner.joint.offloading import heavy_rows
 from planner.joint.pace import Pace
 from planner.joint.runtimes import searched_runtime
 from planner.joint.simulations import Simulations
+from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.request.request import make_request
 from planner.request.setting import resolve

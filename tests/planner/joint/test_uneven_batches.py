@@ -9,7 +9,8 @@ from questions import small_llama
 
 import planner
 from planner import Degrees
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
+from planner.joint.ways_inside import insides
 from planner.request.request import make_request
 from planner.request.setting import resolve
 

@@ -9,13 +9,14 @@ import pytest
 import planner
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
-from planner.joint import choices as choices_module
+from planner.joint import ways_inside
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices, insides
+from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import searched_runtime
 from planner.joint.variants import is_variant, with_variants
+from planner.joint.ways_inside import insides
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -85,7 +86,7 @@ def test_fewer_gpus_fill_bubbles_too(tmp_path):
 
 
 def test_no_step_with_some_heads_of_all_positions_undercuts_its_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(choices_module, "SHORTEST_PART", 256)
+    monkeypatch.setattr(ways_inside, "SHORTEST_PART", 256)
     request = {"model": _config(tmp_path, 2, 512), **ASKED, "gpus": 4, "cluster": "lassen"}
     setting = resolve(make_request("optimize", {**request, "global_batch_size": 4}))
     runtime = searched_runtime(setting)
