@@ -162,8 +162,8 @@ def with_any_recomputation(choice: Choice, again: Sequence[str]) -> Iterator[Cho
 
 
 def with_any_sharding(choice: Choice, stages_of_zero: Sequence[int]) -> Iterator[Choice]:
-    """A choice that cuts nothing, with each stage of ZeRO that its replicas can have."""
-    for zero in stages_of_zero if choice.dp > 1 else (0,):
+    """A choice that cuts nothing, with each stage of ZeRO that ranks with the same weights can."""
+    for zero in stages_of_zero if choice.dp * choice.inside.cp > 1 else (0,):
         if zero > 2 and choice.fills_bubbles:
             continue  # each pass of weights would gather them once more
         yield choice if zero == choice.zero else replace(choice, zero=zero)

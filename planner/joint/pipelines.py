@@ -163,7 +163,7 @@ class GroupedPipelines:
                     continue
                 for count in self._micro_batches(dp.values()):
                     for order, zero in itertools.product(orders, cuts):
-                        if zero and max(dp.values()) == 1:
+                        if zero and max(dp.values()) * inside.cp == 1:
                             continue
                         yield GroupedPipeline(
                             inside=inside,

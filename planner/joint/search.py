@@ -339,8 +339,8 @@ class JointSearch:
             host_of(self.setting.cluster)
         zero, cuts = stages_of_zero(self.setting), self.estimates.cuts
         every: list[Choice] = []
-        found = choices(self.setting, list(insides(self.setting)), zero)
-        for choice in with_variants(self.setting, found):
+        inside = list(insides(self.setting, kept_tp=self.wishes.kept_tp))
+        for choice in with_variants(self.setting, choices(self.setting, inside, zero)):
             if not cuts.are_possible(choice.parts):
                 continue
             every.append(choice)

@@ -20,7 +20,7 @@ SHORTEST_PART, SHORTEST_OF_FEW = 2048, 128
 
 
 def insides(
-    setting: Setting, again: Sequence[str] = (), *, short: bool = True
+    setting: Setting, again: Sequence[str] = (), *, short: bool = True, kept_tp: int | None = None
 ) -> Iterator[Degrees]:
     """Ways of tensor, context and expert parallelism, with what is computed again.
 
@@ -32,6 +32,8 @@ def insides(
         What may be computed again, all that can be by default.
     short
         Whether sequences are cut into short parts where samples cannot be shared out.
+    kept_tp
+        Ways of tensor parallelism if those are held fixed.
     """
     graph, shape = setting.graph, setting.machine.topology.shape
     attends = is_transformer(graph)
@@ -40,7 +42,7 @@ def insides(
     local = math.prod(shape[: setting.cluster.host_index + 1])
     again = again or recomputations(graph)
     sent = _sent_by_layers(graph)
-    few = short and not _shares_out_samples(setting, local)
+    few = short and not _shares_out_samples(setting, local, kept_tp)
     shortest = SHORTEST_OF_FEW if few else SHORTEST_PART
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less,
@@ -90,17 +92,17 @@ def _of_experts(rest: int, tp: int, cp: int, experts: int) -> Iterator[tuple[int
                 yield ep, None if within == tp else within
 
 
-def _shares_out_samples(setting: Setting, local: int) -> bool:
+def _shares_out_samples(setting: Setting, local: int, kept: int | None) -> bool:
     """Whether all devices have samples, with tensor parallelism within a host or without.
 
     Parameters
     ----------
-    setting, local
-        The question, and the devices of a host.
+    setting, local, kept
+        The question, the devices of a host, and ways of tensor parallelism if those are given.
     """
     layers = setting.graph.compute_layers
     heads = [layer.dims["head"] for layer in layers if layer.kind == "attention"]
-    ways = [tp for tp in divisors(setting.gpus) if tp <= local]
+    ways = [tp for tp in divisors(setting.gpus) if (tp <= local if kept is None else tp == kept)]
     possible = (tp for tp in ways if all(count % tp == 0 for count in heads))
     return any(setting.batch % (setting.gpus // tp) == 0 for tp in possible)
 

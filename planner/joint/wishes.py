@@ -110,6 +110,12 @@ class Wishes(Struct, frozen=True, kw_only=True):
         return () if kept == "none" else tuple(str(kept).split("+"))
 
     @property
+    def kept_tp(self) -> int | None:
+        """Ways of tensor parallelism, None where those are free."""
+        kept = 1 if "tensor" in self.forbid else self.keep.get("tp")
+        return kept if isinstance(kept, int) else None
+
+    @property
     def leaves_splits(self) -> bool:
         """Whether the splits of one stage are free, layer by layer."""
         whole = all(_ONE_STAGE.get(name) == value for name, value in self.keep.items())
@@ -226,6 +232,7 @@ def way_of(choice: Choice, attends: bool, optimizer: str = "") -> WayToTrain:
         chunks=choice.chunks,
         zero=choice.zero,
         sharded_over_some=choice.shard_size > 0,
+        shard_ranks=choice.shard_size or choice.dp * inside.cp,
         recompute=str(inside.recompute),
         schedule=choice.schedule,
         optimizer=optimizer,

@@ -21,8 +21,9 @@ class WayToTrain(Struct, frozen=True, kw_only=True):
     tp, cp, ep, etp, pp, chunks
         Ways of tensor, context and expert parallelism, and of tensor parallelism within experts (0
         for all of it); groups of stages, and stages of each.
-    zero, sharded_over_some
-        What of weights is cut, and whether it is over some of the replicas only.
+    zero, sharded_over_some, shard_ranks
+        What of weights is cut, whether it is over some of the replicas only, and over how many
+        ranks; 0 where nothing is said. [items]
     recompute, schedule
         What is computed again, and in which order stages run.
     micro_batches
@@ -43,6 +44,7 @@ class WayToTrain(Struct, frozen=True, kw_only=True):
     chunks: int = 1
     zero: int = 0
     sharded_over_some: bool = False
+    shard_ranks: int = 0
     recompute: str = "none"
     schedule: str = ""
     micro_batches: int = 1
@@ -77,8 +79,11 @@ class Framework(Struct, frozen=True, kw_only=True):
         Whether experts have all ways of tensor parallelism or a single one.
     zero, zero_reason
         Stages of ZeRO that it has, and a word on the others.
-    shards_over_some
-        Whether weights may be cut over some of the replicas.
+    shards_over_some, shards_contexts
+        Whether weights may be cut over some of the replicas, and must be over ranks of context
+        parallelism, with expert parallelism within those that they are cut over.
+    fills_stages
+        Whether 1F1B has no fewer micro-batches than groups of stages.
     schedules
         What it calls the orders in which stages run.
     recompute, recompute_reason, recompute_needs_zero
@@ -103,6 +108,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     zero: tuple[int, ...] = (0,)
     zero_reason: str = ""
     shards_over_some: bool = True
+    shards_contexts: bool = False
+    fills_stages: bool = False
     schedules: Mapping[str, str] = field(default_factory=dict)
     recompute: tuple[str, ...] = ("none",)
     recompute_reason: str = ""
@@ -134,6 +141,13 @@ class Framework(Struct, frozen=True, kw_only=True):
             yield f"ZeRO {way.zero} of {way.optimizer}: {self.called} cuts that of {names}"
         if way.zero and way.sharded_over_some and not self.shards_over_some:
             yield f"weights cut over some of the replicas: {self.called} cuts them over all"
+        if self.shards_contexts and way.shard_ranks:
+            yield from self._lacks_of_shards(way)
+        if self.fills_stages and way.schedule == "1f1b" and way.micro_batches < way.pp:
+            yield (
+                f"fewer micro-batches ({way.micro_batches}) than groups of stages ({way.pp}): "
+                f"{self.called} has as many at least under 1F1B"
+            )
         orders = " or ".join(self.schedules)
         if way.pp > 1 and way.schedule and way.schedule not in self.schedules and orders:
             yield f"the schedule {way.schedule}: {self.called} runs {orders}"
@@ -154,6 +168,22 @@ class Framework(Struct, frozen=True, kw_only=True):
         if way.offload:
             yield f"what lies in the memory of hosts ({', '.join(way.offload)})"
 
+    def _lacks_of_shards(self, way: WayToTrain) -> Iterator[str]:
+        """As `lacks`, where ranks of context and expert parallelism are some that cut weights."""
+        ranks = way.shard_ranks if way.zero else way.cp
+        if way.cp > 1 and (way.zero == 0 or ranks % way.cp):
+            yield (
+                f"weights cut over {ranks if way.zero else 'no'} ranks with context parallelism of "
+                f"{way.cp} ways: {self.called} cuts them over all of its ranks"
+            )
+        # experts that are whole take ranks of tensor parallelism, too
+        ranks *= way.tp if way.etp == 1 else 1
+        if way.ep > 1 and ranks % way.ep:
+            yield (
+                f"expert parallelism of {way.ep} ways: {self.called} has it within the ranks that "
+                f"cut weights, here {ranks}"
+            )
+
     def runs(self, way: WayToTrain) -> bool:
         """Whether it can express all of a way to train."""
         return next(self.lacks(way), None) is None
@@ -166,6 +196,8 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "torchtitan": Framework(
             called="torchtitan",
             within_expert_all_or_none=True,
+            shards_contexts=True,
+            fills_stages=True,
             runtime="torchtitan",
             kinds=_KINDS,
             always_sequence=True,

@@ -17,7 +17,7 @@ from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.report.frameworks import WRITERS, export_plan
 from planner.report.frameworks.uniform import uniform_degrees
-from planner.request.frameworks import FRAMEWORKS
+from planner.request.frameworks import FRAMEWORKS, WayToTrain
 
 
 def evaluated(model: str, strategy: str, gpus: int = 8, **more) -> Plan:
@@ -96,10 +96,43 @@ def test_megatron(plans, tmp_path):
     assert any("ZeRO 3" in sentence for sentence in cannot)
 
 
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ({"pp": 4, "schedule": "1f1b", "micro_batches": 2}, "fewer micro-batches (2) than groups"),
+        ({"cp": 2, "shard_ranks": 8}, "weights cut over no ranks with context parallelism of 2"),
+        ({"cp": 4, "zero": 3, "shard_ranks": 2}, "weights cut over 2 ranks with context"),
+        ({"ep": 8, "shard_ranks": 8}, "expert parallelism of 8 ways: torchtitan has it within"),
+        ({"ep": 8, "zero": 3, "shard_ranks": 4}, "the ranks that cut weights, here 4"),
+        ({"tp": 2, "ep": 8, "etp": 2, "zero": 3, "shard_ranks": 4}, "weights, here 4"),
+        ({"tp": 4, "ep": 8, "etp": 2, "zero": 3, "shard_ranks": 8}, "2 ways of tensor"),
+    ],
+)
+def test_torchtitan_refuses_what_its_mesh_and_schedules_do_not_have(way, words):
+    """Its `ParallelDims`, and PyTorch's `Schedule1F1B`, raise errors on these."""
+    said = list(FRAMEWORKS["torchtitan"].lacks(WayToTrain(**way)))
+    assert len(said) == 1
+    assert words in said[0]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"pp": 4, "schedule": "1f1b", "micro_batches": 4},
+        {"pp": 4, "schedule": "gpipe", "micro_batches": 1},
+        {"cp": 2, "zero": 3, "shard_ranks": 8},
+        {"ep": 8, "zero": 3, "shard_ranks": 8},
+        {"tp": 2, "ep": 8, "etp": 1, "zero": 2, "shard_ranks": 4},
+    ],
+)
+def test_torchtitan_has_what_these_are(way):
+    assert FRAMEWORKS["torchtitan"].runs(WayToTrain(**way))
+
+
 def test_ways_within_experts_are_written(tmp_path):
     # torchtitan has 1 where nothing is said, Megatron-LM all of them
     for strategy, within in (("ep=4", 2), ("ep=4,etp=1", 1)):
-        strategy = f"megatron:tp=2,sequence_parallel,{strategy}"
+        strategy = f"megatron:tp=2,zero=2,sequence_parallel,{strategy}"
         plan = evaluated("mixtral-8x7b", strategy, global_batch_size=8, input_size=512)
         of = uniform_degrees(plan)
         # what experts hold alone is cut over nobody

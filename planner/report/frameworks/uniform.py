@@ -141,6 +141,7 @@ def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
         chunks=of.chunks,
         zero=of.zero,
         sharded_over_some=of.zero > 0 and of.shard_size != of.dp * of.cp,
+        shard_ranks=of.shard_size,
         recompute=of.recompute,
         schedule=plan.schedule.kind,
         micro_batches=plan.schedule.micro_batches,

@@ -154,6 +154,35 @@ def test_so_it_is_of_experts(tmp_path, seed):
     _agrees(setting, steps, (1.0, 0.2, 0.0))
 
 
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2, 3, 4, 5))]
+)
+def test_so_it_is_of_long_sequences(tmp_path, seed):
+    """Ranks that have parts of the same sequences have the same weights, which may be cut."""
+    rng = random.Random(seed)
+    path, hidden = tmp_path / "config.json", rng.choice([256, 512])
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": hidden,
+                "intermediate_size": 3 * hidden,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "num_hidden_layers": 2,
+                "vocab_size": 8000,
+                "max_position_embeddings": 8192,
+            }
+        )
+    )
+    asked = {"model": str(path), "gpus": 4, "cluster": rng.choice(["dgx-a100", "lassen"])}
+    asked |= {"global_batch_size": rng.choice([1, 2]), "precision": "fp16", "optimizer": "adam"}
+    setting = resolve(make_request("optimize", asked))
+    steps = _all_steps(setting)
+    assert {(one.dp, one.inside.cp, one.zero) for one in steps} >= {(1, 4, n) for n in range(4)}
+    _agrees(setting, steps, (1.0, 0.2, 0.0))
+
+
 def _setting_of_experts(path, rng):
     hidden = rng.choice([256, 512])
     path.write_text(

@@ -144,3 +144,15 @@ def test_numbers_that_samples_are_not_shared_out_among_are_asked_for_no_short_pa
     ways = {short: {one.cp for one in insides(setting, short=short)} for short in (True, False)}
     assert max(ways[True]) > 1
     assert ways[False] == {1}
+
+
+def test_sequences_are_shared_out_where_tensor_parallelism_that_could_is_ruled_out(tmp_path):
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}
+    sizes |= {"num_hidden_layers": 4, "vocab_size": 8000, "max_position_embeddings": 1024}
+    asked = {"gpus": 8, "cluster": "aws-p3.16xlarge", "global_batch_size": 6, "precision": "fp16"}
+    path = small_llama(tmp_path, **sizes)
+    plan = planner.optimize(path, **asked, optimizer="adam", forbid="tensor,pipeline")
+    by_hand = planner.simulate(path, **asked, optimizer="adam", dp=2, cp=4, zero=2)
+    # two of the GPUs, else
+    assert plan.idle_gpus == 0
+    assert plan.step_time_s <= by_hand.step_time
