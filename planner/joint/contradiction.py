@@ -22,7 +22,6 @@ _RULES: Mapping[str, str] = {
     "cp": "must divide the {gpus} GPUs, and leave attention parts of {shortest:,} positions",
     "ep": "must divide the {experts} experts, and etp times that be a multiple of tp times cp",
     "etp": "must be tp, or 1 with sequence parallelism",
-    "zero": "cuts over ranks with the same weights, of which there must be several",
     "micro_batches": "must divide the samples of a replica",
     "micro_batch_size": "must divide the samples of a replica",
     "chunks": "must leave a block of {blocks} to each chunk of each group",
