@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from costmodels.errors import InputError
-from planner.joint.estimate import Estimate
+from planner.joint.choices import computing_again
+from planner.joint.estimate import Estimate, Estimates
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
@@ -24,6 +26,8 @@ from search.problem.deadline import Deadline
 MOST_POINTS = 12
 # Nobody trains several times as long to save what is left then. [times the fastest]
 SLOWEST = 4.0
+# Parts of the blocks of a stage that are tried to be computed again. [items]
+PARTS_AGAIN = 4
 # Points closer to each other than that in both are one. [parts]
 APART = 0.01
 
@@ -73,8 +77,11 @@ def front(
         raise found.refused
     capacity = setting.cluster.device.memory
     trials: list[StagedStep] = []
-    fitting = [one for one in found.estimates if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
     try:
+        every = [*found.estimates]
+        if wishes.leaves_some_again:
+            every += partly_again(search.estimates, every, deadline)
+        fitting = [one for one in every if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
         rows = spread_out(estimated_front(fitting), MOST_POINTS)
         timely = search.pace.timely(rows, capacity)
         if len(timely) < len(rows):
@@ -100,6 +107,36 @@ def front(
     ]
 
 
+def partly_again(
+    estimates: Estimates, rows: Sequence[Estimate], deadline: Deadline
+) -> Iterator[Estimate]:
+    """Choices of which some blocks are computed again, where that may be a point of the front.
+
+    A quarter, half and three quarters of the blocks of the fullest stage.
+
+    Parameters
+    ----------
+    estimates, rows
+        Of choices of which no block is, or every one.
+    deadline
+        After which there are no more.
+    """
+    points = estimated_front(rows)
+    known = {one.choice: one for one in rows}
+    for one in rows:
+        choice = one.choice
+        if choice.inside.recompute != "full" or choice.again or deadline.passed:
+            continue
+        # it takes no less than with nothing computed again, and holds no less than with all
+        kept = known.get(replace(choice, inside=computing_again(choice.inside, "none")))
+        least = 0.0 if kept is None else kept.seconds
+        if any(point.seconds <= least and point.memory <= one.memory for point in points):
+            continue
+        most = estimates.most_again(choice)
+        for count in sorted({most * part // PARTS_AGAIN for part in range(1, PARTS_AGAIN)} - {0}):
+            yield estimates.of(replace(choice, again=count))
+
+
 def estimated_front(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Those of which none is both faster and smaller than another, the fastest first."""
     found: list[Estimate] = []
@@ -112,11 +149,19 @@ def estimated_front(estimates: Sequence[Estimate]) -> list[Estimate]:
 
 
 def spread_out(rows: Sequence[Estimate], most: int) -> list[Estimate]:
-    """As many of a front, the ends included, evenly by rank."""
-    if len(rows) <= most:
-        return list(rows)
-    step = (len(rows) - 1) / (most - 1)
-    return [rows[round(place * step)] for place in range(most)]
+    """As many of a front, the ends included: without those that others stand in for the best.
+
+    What a point is worth are the times and memory, by their logarithms, that suffice for it and for
+    no other point.
+    """
+    found = list(rows)
+    while len(found) > max(most, 2):
+        worth = [
+            math.log(after.seconds / one.seconds) * math.log(before.memory / one.memory)
+            for before, one, after in zip(found, found[1:], found[2:], strict=False)
+        ]
+        del found[worth.index(min(worth)) + 1]
+    return found
 
 
 def undominated(trials: Sequence[StagedStep]) -> list[StagedStep]:

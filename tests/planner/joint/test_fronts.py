@@ -1,0 +1,36 @@
+"""Fronts of step time against memory: what is computed again in part, and which points are told."""
+
+from __future__ import annotations
+
+from questions import small_llama
+
+import planner
+from planner.joint.estimate import Estimate
+from planner.joint.pareto import spread_out
+
+LATER = "zero-bubble,gpipe,offload,hybrid,all-to-all"
+
+
+def test_no_point_is_far_slower_than_what_fits_in_as_much(tmp_path):
+    """Between nothing and everything there are blocks computed again in part."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}
+    sizes |= {"num_hidden_layers": 8, "vocab_size": 8000, "max_position_embeddings": 1024}
+    asked = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 32, "precision": "bf16"}
+    asked |= {"optimizer": "adam", "forbid": LATER}
+    path = small_llama(tmp_path, **sizes)
+    points = planner.pareto(path, **asked)
+    assert len(points) > 8
+    for one in points:
+        limit = f"{one.peak_memory * 1.001:.0f} B"
+        best = planner.optimize(path, **asked, memory=limit)
+        assert one.step_time_s <= 1.03 * best.step_time_s
+    again = {len({name for stage in one.stages for name in stage.recompute}) for one in points}
+    assert len(again) > 2
+
+
+def test_points_that_others_stand_in_for_are_left_out():
+    rows = [(1.0, 8.0), (1.01, 4.0), (1.02, 3.99), (2.0, 3.8), (2.1, 2.0), (4.0, 1.9)]
+    front = [Estimate(choice=None, seconds=time, memory=size) for time, size in rows]
+    kept = [(one.seconds, one.memory) for one in spread_out(front, 4)]
+    assert kept == [(1.0, 8.0), (1.01, 4.0), (2.1, 2.0), (4.0, 1.9)]
+    assert spread_out(front, 6) == front
