@@ -219,7 +219,7 @@ class Replicas:
             seconds = share.micro_batches * each
             if seconds > slowest:
                 slowest, hidden = seconds, float(inside.backward.sum())
-            ranks = sum(row.replicas for row in one.shares) if one.zero else 1
+            ranks = one.choice.dp * one.inside.cp if one.zero else 1
             update = max(update, float(inside.update.sum()) / ranks)
         after = gathered if 0 < one.zero < 3 else 0.0
         tail = 0.0 if one.zero > 2 else max(exchanged - hidden, 0.1 * exchanged)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from questions import small_llama
 
 import planner
 from costmodels.errors import InputError
@@ -149,24 +150,12 @@ def test_ways_within_experts_are_written(tmp_path):
 
 def test_tensor_parallelism_of_a_small_network_is_found(tmp_path):
     """It has more norms and routers than layers that are cut."""
-    config = {
-        "model_type": "mixtral",
-        "hidden_size": 2048,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "num_hidden_layers": 2,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "vocab_size": 8000,
-        "max_position_embeddings": 1024,
-    }
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
+    sizes = {"model_type": "mixtral", "hidden_size": 2048, "intermediate_size": 4096}
+    sizes |= {"num_attention_heads": 16, "num_hidden_layers": 2, "vocab_size": 8000}
+    sizes |= {"num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 1024}
     question = {"cluster": "dgx-a100", "precision": "bf16", "optimizer": "adam"}
-    plan = planner.optimize(
-        str(path), gpus=8, global_batch_size=2, keep="tp=4,ep=8,zero=1", **question
-    )
+    question |= {"gpus": 8, "global_batch_size": 2, "keep": "tp=4,ep=8,zero=1"}
+    plan = planner.optimize(small_llama(tmp_path, **sizes), **question)
     of = uniform_degrees(plan)
     assert (of.dp, of.tp, of.ep, of.etp, of.zero, of.others) == (2, 4, 8, 1, 1, ())
 

@@ -72,18 +72,21 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     # norms and routers of transformers are whole under tensor parallelism
     weighty = [one for one in layers.values() if one.weights_bytes]
     cut = [one for one in weighty if one.kind == "linear"] if attention else weighty
-    experts = [one for one in cut if "expert" in one.degrees]
-    tp = _usual_degree([_degree_of(one, _FEATURES) for one in cut if one not in experts])
-    etp = _usual_degree([_degree_of(one, _FEATURES) for one in experts]) if experts else tp
+    experts, others = (
+        [_degree_of(one, _FEATURES) for one in cut if ("expert" in one.degrees) == within]
+        for within in (True, False)
+    )
+    tp = _usual_degree(others)
+    etp = _usual_degree(experts) if experts else tp
     cp = _usual_degree([_degree_of(one, ("sequence",)) for one in attention])
     ep = max((_degree_of(one, ("expert",)) for one in layers.values()), default=1)
     size = plan.gpus // plan.num_groups
     dp = size // (tp * cp) if size % (tp * cp) == 0 else 1
     parts = plan.schedule.micro_batches * dp
-    others: dict[str, list[str]] = {}
+    apart: dict[str, list[str]] = {}
     for name, layer in layers.items():
         if not _follows(layer, dp, tp, cp, ep, etp):
-            others.setdefault(str(layer.distribution), []).append(name)
+            apart.setdefault(str(layer.distribution), []).append(name)
     # what a single rank holds is cut over nobody
     held = [one for one in weighty if _degree_of(one, (*_FEATURES, "expert")) < size]
     zeros = Counter(map(zero_of, held))
@@ -92,7 +95,7 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
         f"1 layer ({names[0]}) is split {split}"
         if len(names) == 1
         else f"{len(names):,} layers ({names[0]} .. {names[-1]}) are split {split}"
-        for split, names in others.items()
+        for split, names in apart.items()
     ]
     if len(zeros) > 1:
         said.append(f"{zeros[zero]} of {sum(zeros.values())} layers with weights have ZeRO {zero}")

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 from msgspec.structs import replace
+from questions import small_llama
 
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices
@@ -146,7 +147,16 @@ def test_so_it_is_of_unequal_stages_of_several_chunks(tmp_path, blocks, seed):
 def test_so_it_is_of_experts(tmp_path, seed):
     """Experts take ranks of tensor parallelism, or are split by it themselves."""
     rng = random.Random(seed)
-    setting = _setting_of_experts(tmp_path / "config.json", rng)
+    hidden = rng.choice([256, 512])
+    sizes = {"model_type": "mixtral", "hidden_size": hidden, "intermediate_size": 2 * hidden}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"num_local_experts": 4, "num_experts_per_tok": rng.choice([1, 2])}
+    sizes |= {"vocab_size": rng.choice([1000, 32000])}
+    sizes |= {"max_position_embeddings": rng.choice([128, 1024])}
+    asked = {"model": small_llama(tmp_path, **sizes), "gpus": 4}
+    asked |= {"cluster": rng.choice(["dgx-a100", "lassen"]), "precision": "fp16"}
+    asked |= {"global_batch_size": rng.choice([2, 4]), "optimizer": "adam"}
+    setting = resolve(make_request("optimize", asked))
     steps = _all_steps(setting)
     assert {(one.inside.etp, one.inside.tp > 1) for one in steps if one.inside.ep > 1} == {
         *((None, False), (None, True), (1, True)),
@@ -160,56 +170,19 @@ def test_so_it_is_of_experts(tmp_path, seed):
 def test_so_it_is_of_long_sequences(tmp_path, seed):
     """Ranks that have parts of the same sequences have the same weights, which may be cut."""
     rng = random.Random(seed)
-    path, hidden = tmp_path / "config.json", rng.choice([256, 512])
-    path.write_text(
-        json.dumps(
-            {
-                "model_type": "llama",
-                "hidden_size": hidden,
-                "intermediate_size": 3 * hidden,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 4,
-                "num_hidden_layers": 2,
-                "vocab_size": 8000,
-                "max_position_embeddings": 8192,
-            }
-        )
-    )
-    asked = {"model": str(path), "gpus": 4, "cluster": rng.choice(["dgx-a100", "lassen"])}
+    hidden = rng.choice([256, 512])
+    sizes = {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_attention_heads": 4}
+    sizes |= {"num_hidden_layers": 2, "vocab_size": 8000, "max_position_embeddings": 8192}
+    asked = {
+        "model": small_llama(tmp_path, **sizes),
+        "gpus": 4,
+        "cluster": rng.choice(["dgx-a100", "lassen"]),
+    }
     asked |= {"global_batch_size": rng.choice([1, 2]), "precision": "fp16", "optimizer": "adam"}
     setting = resolve(make_request("optimize", asked))
     steps = _all_steps(setting)
     assert {(one.dp, one.inside.cp, one.zero) for one in steps} >= {(1, 4, n) for n in range(4)}
     _agrees(setting, steps, (1.0, 0.2, 0.0))
-
-
-def _setting_of_experts(path, rng):
-    hidden = rng.choice([256, 512])
-    path.write_text(
-        json.dumps(
-            {
-                "model_type": "mixtral",
-                "hidden_size": hidden,
-                "intermediate_size": 2 * hidden,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 2,
-                "num_hidden_layers": 2,
-                "num_local_experts": 4,
-                "num_experts_per_tok": rng.choice([1, 2]),
-                "vocab_size": rng.choice([1000, 32000]),
-                "max_position_embeddings": rng.choice([128, 1024]),
-            }
-        )
-    )
-    asked = {
-        "model": str(path),
-        "gpus": 4,
-        "cluster": rng.choice(["dgx-a100", "lassen"]),
-        "global_batch_size": rng.choice([2, 4]),
-        "precision": "fp16",
-        "optimizer": "adam",
-    }
-    return resolve(make_request("optimize", asked))
 
 
 @pytest.mark.parametrize(
