@@ -128,18 +128,23 @@ def _batch(plans: Sequence[Plan]) -> str:
 
 
 def front_sentence(plans: Sequence[Plan], against: str) -> str:
-    """What bounds the plans, and what their gaps are to."""
+    """What bounds the plans, what their gaps are to, and what cut the search short."""
     first = plans[0]
+    stopped = next((plan.search.stopped_by for plan in plans if plan.search.stopped_by), "")
+    more = (
+        f"; stopped early by {stopped}: there may be better points, and others" if stopped else ""
+    )
     if against == "gpus":
         return (
             "each plan is the fastest found for its GPUs, and the numbers of GPUs left out are no "
-            "faster than fewer; a gap is to the bound of what was searched"
+            f"faster than fewer; a gap is to the bound of what was searched{more}"
         )
+    ways = "not all of the " if stopped else ""
     return (
-        f"{first.search.num_choices:,} ways to train by degrees, with one split of all layers, "
-        "were estimated; no step of any takes less than "
+        f"{ways}{first.search.num_choices:,} ways to train by degrees, with one split of all "
+        "layers, were estimated; no step of any takes less than "
         f"{figures.seconds(first.search.lower_bound_s)}, whatever the memory, and gaps are to "
-        "that; 'planner optimize' also splits each layer by itself"
+        f"that; 'planner optimize' also splits each layer by itself{more}"
     )
 
 

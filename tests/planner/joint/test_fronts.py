@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+from msgspec.structs import replace
 from questions import small_llama
 
 import planner
 from planner.joint.estimate import Estimate
 from planner.joint.pareto import spread_out
+from planner.report.front import front_sentence
 
 LATER = "zero-bubble,gpipe,offload,hybrid,all-to-all"
 
@@ -34,3 +39,14 @@ def test_points_that_others_stand_in_for_are_left_out():
     kept = [(one.seconds, one.memory) for one in spread_out(front, 4)]
     assert kept == [(1.0, 8.0), (1.01, 4.0), (2.1, 2.0), (4.0, 1.9)]
     assert spread_out(front, 6) == front
+
+
+@pytest.mark.parametrize("against", ["memory", "gpus"])
+def test_a_front_that_was_cut_short_says_so(against):
+    """All ways were said to have been estimated, and no point told that there may be others."""
+    plan = planner.evaluate("resnet18", gpus=4, strategy="data")
+    assert "stopped" not in front_sentence([plan], against)
+    search = replace(plan.search, stopped_by="time limit")
+    said = front_sentence([plan, dataclasses.replace(plan, search=search)], against)
+    assert "stopped early by time limit" in said
+    assert said.startswith("not all of the") == (against == "memory")
