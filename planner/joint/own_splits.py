@@ -13,43 +13,41 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
-from costmodels.errors import InputError
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
-from costmodels.strategy import Schedule
-from costmodels.strategy.usual import single_stage
 from planner.joint.activations import LeastOfStages
 from planner.joint.computation import PipelineBounds
-from planner.joint.estimate import ROUNDING
 from planner.joint.known_splits import KnownSplits
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
-from planner.joint.runtimes import choice_runtime
 from planner.joint.simulations import MOST_COMPARED
-from planner.joint.ways import AllowedWays, Leading, Way
+from planner.joint.ways import AllowedWays, Leading, Way, simulated_way
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, told_or_simulated
-from planner.request.by_degrees import micro_graph, pieces_of_batch, with_sharding
-from planner.request.placement import PlacedNetwork
-from planner.request.recomputation import with_recomputation
+from planner.planning.staged import StagedStep
+from planner.request.by_degrees import micro_graph
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
 
 # Gains that are less are not worth a look, nor layers split in many ways. [parts]
 LEAST_GAIN = 0.005
-# Prices of memory lie between these powers of two; so often the range is halved. [items]
-LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
+# Powers of two that memory is priced at, one after the other as long as it nearly fits: what layers
+# hold less in all, they may hold more of at the peak. The first that fits is lowered to the lowest
+# or to the first; so often the range is halved. [items]
+LOWEST_PRICE, PRICES, HALVINGS = -8.0, (4.0, 3.0, 2.0, 1.0, 0.0, 6.0, 8.0), 5
 # What lacks less may fit at other prices. [parts]
 NEARLY_FITS = 0.02
 # Splits that are slower by more than the best plan are given up: others that the additive model has
 # cost more may be faster, with memory at a price or runs of layers merged. [parts]
 WORTH_OTHERS = 0.1
+# To find any that fits is worth so many times the work. [items]
+MOST_IN_VAIN = 3
 # Runs that are merged at a time, the fastest by the additive model first. [items]
 MOST_MERGED = 8
 # What the layers of such a plan are split by.
@@ -78,6 +76,8 @@ class OwnSplits:
         The fastest that fits, of choices before.
     rival
         The step of a plan that is known: others matter where they are faster. [s]
+    in_vain
+        Numbers of micro-batches with which none of these fits on more GPUs. [items]
     beside
         What steps must take less than to be better than these. [s]
     leading
@@ -94,6 +94,7 @@ class OwnSplits:
     known: PiecesByBatch
     best: StagedStep | None
     rival: float = math.inf
+    in_vain: AbstractSet[int] = frozenset()
     simulated: list[StagedStep] = field(default_factory=list)
     tried: dict[tuple[Way, tuple[int, ...]], StagedStep | None] = field(default_factory=dict)
     work: int = 0
@@ -111,11 +112,13 @@ class OwnSplits:
         self.beside = self.limit
         try:
             again = "none" if self.ways.blocks(self.setting.graph)[-1:] in ([], [0]) else "full"
-            counts = (n for n in self.ways.counts() if self.least.fits_in_one_stage(n, again))
+            others = (n for n in self.ways.counts() if n not in self.in_vain)
+            counts = (n for n in others if self.least.fits_in_one_stage(n, again))
             rows = sorted((self.floors.of(1, 1, count), count) for count in counts)
             for floor, count in rows:
-                if floor < self.limit and self._has_time() and self.work < MOST_COMPARED:
+                if floor < self.limit and self._has_time() and self.work < self.most:
                     self._try_count(count)
+            self._fit_whole()
             self._merge()
         except OutOfTime:
             self.stopped_by = "time limit"
@@ -133,7 +136,7 @@ class OwnSplits:
         for zero in self.ways.zeros() if splits.worth_sharding and 1 in self.ways.counts() else ():
             if zero and 0 in self.ways.blocks(self.setting.graph) and self._has_time():
                 way = Way(micro_batches=1, zero=zero, again=0)
-                found = self._simulate(way, splits.distributions, math.inf)
+                found = self._step(way, splits.distributions, math.inf)
                 if found is None:
                     continue
                 self.simulated.append(found)
@@ -145,6 +148,12 @@ class OwnSplits:
         """What a step must take less than to be worth it. [s]"""
         best = math.inf if self.best is None else self.best.seconds * (1.0 - LEAST_GAIN)
         return min(best, self.rival)
+
+    @property
+    def most(self) -> int:
+        """The work that these are worth, more where nothing else is known to fit. [items]"""
+        in_vain = self.leading is None and self.rival == math.inf
+        return MOST_COMPARED * (MOST_IN_VAIN if in_vain else 1)
 
     def _has_time(self) -> bool:
         """Whether there is time for as much as took the longest so far."""
@@ -244,19 +253,18 @@ class OwnSplits:
         splits, way
             As of `_fit`.
         """
-        low, high = LOWEST_PRICE, HIGHEST_PRICE
         found = self._try(splits, way, 0.0)
         # at its peak a device holds gradients of what it keeps beside that, as much at most
-        if found is None or found.short > 2.0 * splits.saved(way.zero, 2.0**high):
+        if found is None or found.short > 2.0 * splits.saved(way.zero, 2.0 ** PRICES[0]):
             return None
-        found = self._try(splits, way, 2.0**high)
         near = NEARLY_FITS * self.setting.cluster.device.memory
-        while found is not None and 0.0 < found.short < near and high > 0.0:
-            # what layers hold less in all, they may hold more of at the peak
-            high -= 1.0
+        for high in PRICES:
             found = self._try(splits, way, 2.0**high)
+            if found is None or not 0.0 < found.short < near:
+                break
         if found is None or not found.fits:
             return None
+        low = LOWEST_PRICE if high <= PRICES[0] else PRICES[0]
         for _ in range(HALVINGS):
             middle = (low + high) / 2.0
             found = self._try(splits, way, 2.0**middle)
@@ -264,6 +272,19 @@ class OwnSplits:
                 break
             low, high = (low, middle) if found.fits else (middle, high)
         return math.pow(2.0, high)
+
+    def _fit_whole(self) -> None:
+        """Hold less with nothing cut over replicas, too, where what is cut is the fastest.
+
+        Other splits have a price then, which may hold less at the peak.
+        """
+        if self.leading is None or self.leading.way.zero in self.ways.zeros()[:1]:
+            return
+        way, splits = replace(self.leading.way, zero=self.ways.zeros()[0]), self.leading.splits
+        blocks = self.ways.blocks(micro_graph(self.setting, way.micro_batches))
+        for again in reversed([count for count in blocks if count <= way.again]):
+            if self._raise_price(splits, replace(way, again=again)) is None:
+                return
 
     def _merge(self) -> None:
         """Split runs of layers as their neighbours are, as long as the fastest becomes faster.
@@ -313,10 +334,10 @@ class OwnSplits:
         """
         key = (way, choices)
         if key not in self.tried:
-            if not self._has_time() or self.work >= MOST_COMPARED:
+            if not self._has_time() or self.work >= self.most:
                 return None
             began = time.monotonic()
-            self.tried[key] = found = self._simulate(way, splits.distributions(choices), most)
+            self.tried[key] = found = self._step(way, splits.distributions(choices), most)
             self.longest = max(self.longest, time.monotonic() - began)
             layers = len(choices)
             self.work += layers * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
@@ -325,32 +346,15 @@ class OwnSplits:
                 # than others like it, it need not be faster by as much
                 least = self.beside if self.best is None else min(self.beside, self.best.seconds)
                 if found.fits and (self.leading is None or found.seconds < self.leading.seconds):
+                    # what was tried in vain is no reason to try fewer like the first that fits
+                    self.work = 0 if self.leading is None else self.work
                     self.leading = Leading(found.seconds, splits, way, choices)
                 if found.fits and found.seconds < least:
                     self.best = found
                     self.options.tell("splitting layers", found.seconds)
         return self.tried[key]
 
-    def _simulate(
-        self, way: Way, splits: Mapping[str, Distribution], most: float
-    ) -> StagedStep | None:
-        """The step of a way, None where it cannot run, or does not fit and holds more than that."""
-        memory = self.setting.cluster.device.memory
-        # sums in another order than that of a simulation
-        too_much = max(most - memory, 0.0) + ROUNDING * memory
-        runtime = choice_runtime(self.runtime, way.zero)
-        setting = self.setting.under(runtime) if runtime is not self.runtime else self.setting
-        graph = micro_graph(setting, way.micro_batches)
-        strategy = replace(
-            single_stage(splits, setting.machine.topology.shape),
-            schedule=Schedule(micro_batches=way.micro_batches),
-        )
-        try:
-            strategy = with_recomputation(strategy, graph, way.again)
-            if way.zero or runtime.shard:
-                strategy = with_sharding(strategy, graph, way.zero)
-            placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=NAME)
-            pieces = pieces_of_batch(self.known, setting, way.micro_batches)
-            return told_or_simulated(placed, runtime, None, pieces, lambda short: short > too_much)
-        except InputError:
-            return None
+    def _step(self, way: Way, splits: Mapping[str, Distribution], most: float) -> StagedStep | None:
+        """The step of a way, as of `simulated_way`."""
+        asked = self.setting, self.runtime, self.known
+        return simulated_way(*asked, way=way, splits=splits, most=most)

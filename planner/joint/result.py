@@ -77,6 +77,14 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     own_splits: tuple[StagedStep, ...] = ()
     misfits: tuple[float, ...] = ()
 
+    @property
+    def tried_in_vain(self) -> frozenset[int]:
+        """Numbers of micro-batches with which no layers split in their own ways fit. [items]"""
+        fit = {True: set[int](), False: set[int]()}
+        for one in self.own_splits:
+            fit[one.fits].add(one.placed.strategy.schedule.micro_batches)
+        return frozenset(fit[False] - fit[True])
+
     def without_splits(self, note: Note, least: float = math.inf) -> JointResult:
         """The same without the splits of one stage layer by layer.
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
 from costmodels.graph import Graph
+from costmodels.simulation import Runtime
 from costmodels.simulation.segments import blocks_of_layers, several_layers
+from costmodels.simulation.shared_pieces import PiecesByBatch
+from costmodels.strategy import Schedule
+from costmodels.strategy.usual import single_stage
 from planner.joint.choices import divisors
+from planner.joint.estimate import ROUNDING
 from planner.joint.layer_splits import LayerSplits
-from planner.joint.runtimes import stages_of_zero
+from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.wishes import Wishes
+from planner.planning.staged import StagedStep, told_or_simulated
+from planner.request.by_degrees import micro_graph, pieces_of_batch, with_sharding
+from planner.request.placement import PlacedNetwork
+from planner.request.recomputation import with_recomputation
 from planner.request.setting import Setting
+
+# What layers of such a plan are split by.
+NAME = "splits layer by layer"
 
 
 class Way(Struct, frozen=True, kw_only=True):
@@ -78,3 +95,46 @@ class AllowedWays(Struct, frozen=True):
         kept = self.wishes.keep.get("recompute")
         found = {None: [*range(most + 1)], "none": [0], "full": [most] if most else []}
         return found.get(kept, []) if kept is None or isinstance(kept, str) else []
+
+
+def simulated_way(
+    setting: Setting,
+    runtime: Runtime,
+    known: PiecesByBatch,
+    *,
+    way: Way,
+    splits: Mapping[str, Distribution],
+    most: float,
+) -> StagedStep | None:
+    """The step of a way, None where it cannot run, or does not fit and holds more than that.
+
+    Parameters
+    ----------
+    setting, runtime
+        The question, and the runtime without sharding.
+    known
+        What layers cost, as of `planner.planning.staged.tried`.
+    way, splits
+        How to train, and how each layer is split.
+    most
+        What does not fit and holds more is of no use. [B]
+    """
+    memory = setting.cluster.device.memory
+    # sums in another order than that of a simulation
+    too_much = max(most - memory, 0.0) + ROUNDING * memory
+    own = choice_runtime(runtime, way.zero)
+    setting = setting.under(own) if own is not runtime else setting
+    graph = micro_graph(setting, way.micro_batches)
+    strategy = replace(
+        single_stage(splits, setting.machine.topology.shape),
+        schedule=Schedule(micro_batches=way.micro_batches),
+    )
+    try:
+        strategy = with_recomputation(strategy, graph, way.again)
+        if way.zero or own.shard:
+            strategy = with_sharding(strategy, graph, way.zero)
+        placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=NAME)
+        pieces = pieces_of_batch(known, setting, way.micro_batches)
+        return told_or_simulated(placed, own, None, pieces, lambda short: short > too_much)
+    except InputError:
+        return None

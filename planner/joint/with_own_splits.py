@@ -77,6 +77,7 @@ def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
         known=search.simulations.known,
         best=found.best,
         rival=search.splits.seconds,
+        in_vain=frozenset() if search.like is None else search.like.tried_in_vain,
     )
     if search.splits.distributions:
         # micro-batches and recomputation make no split faster that fits without
