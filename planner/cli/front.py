@@ -27,9 +27,9 @@ _SUFFIXES = (".json", ".html", ".htm")
 def pareto_command(model: str, output: str | None, shown: Shown, **values: object) -> None:
     """Find the front of step time against peak memory, or of throughput against GPUs.
 
-    Every point is a plan; none is both faster and smaller than another. Against memory, plans and
-    their bound are of ways to train by degrees, with one split of all layers; 'planner optimize'
-    also splits each layer by itself, which may be faster.
+    Every point is a plan; none is both faster and smaller than another. Against memory, the
+    fastest is the plan of 'planner optimize'; others are ways to train by degrees, with one split
+    of all layers.
 
     MODEL is a built-in network (see 'planner models') or a network file.
     """

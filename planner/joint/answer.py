@@ -16,6 +16,7 @@ from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.interrupted import run_or_hurry
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
+from planner.joint.other_runtime import with_other_runtime
 from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
@@ -350,4 +351,5 @@ def _searched(
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     found = with_usual(found, [one for one in usual if is_wished(one.degrees)])
+    found = with_other_runtime(setting, options, deadline, wishes, found)
     return found if splits.any else with_own_splits(search, found), usual

@@ -7,7 +7,9 @@ import dataclasses
 from msgspec.structs import replace
 
 from costmodels.cluster import Cluster
+from costmodels.errors import InputError
 from planner.errors import ConflictError, InfeasibleError
+from planner.joint.answer import joint_plan
 from planner.joint.pareto import front
 from planner.joint.requests import scale_request, wishes_of
 from planner.plan import Plan
@@ -15,6 +17,9 @@ from planner.planning.options import SearchOptions, Watch
 from planner.request.request import Request
 from planner.request.setting import find_cluster, gpu_counts, resolve
 from search.problem.deadline import Deadline
+
+# Part of a time limit after which the fastest plan, whatever it holds, is to be there.
+SHARE = 0.5
 
 
 def pareto_request(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:
@@ -38,7 +43,23 @@ def pareto_request(request: Request, watch: Watch | None = None, *, spent: float
     options = SearchOptions(time_limit=request.time_limit, watch=watch)
     deadline = Deadline(request.time_limit).earlier(spent)
     setting = resolve(dataclasses.replace(request, gpus=counts[0]))
-    return front(setting, options, deadline, wishes_of(request, setting))
+    setting.check_reserve()
+    if setting.cluster.groups:
+        names = ", ".join(group.name for group in setting.cluster.groups)
+        raise InputError(
+            "a front of step time against memory must be of hosts of one kind but "
+            f"{setting.cluster.name} has several, {names}; use the GPUs of one group, or --against "
+            "gpus"
+        )
+    wishes, fastest = wishes_of(request, setting), None
+    try:
+        fastest = joint_plan(setting, options, deadline.part(SHARE), wishes=wishes)
+    except InfeasibleError as error:
+        if error.proven or error.stopped_by == "interrupt":
+            raise
+    if fastest is not None and fastest.search.stopped_by == "interrupt":
+        return [fastest]
+    return front(setting, options, deadline, wishes, fastest)
 
 
 def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from costmodels.errors import InputError
 from planner.joint.choices import computing_again
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.other_runtime import has_other, search_under_other
+from planner.joint.plans import stopped_plan
 from planner.joint.ranking import MEMORY_MARGIN
+from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
 from planner.joint.verdict import infeasible, search_notes, summary
@@ -19,6 +22,7 @@ from planner.plan import Plan
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.planning.staged_plan import plan_of_stages
+from planner.planning.summary import bounded
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
@@ -31,12 +35,15 @@ PARTS_AGAIN = 4
 # Points closer to each other than that in both are one. [parts]
 APART = 0.01
 
+Point = TypeVar("Point")
+
 
 def front(
     setting: Setting,
     options: SearchOptions,
     deadline: Deadline | None = None,
     wishes: Wishes = NO_WISHES,
+    fastest: Plan | None = None,
 ) -> list[Plan]:
     """The front of a question, the fastest plan first, each with less memory than the one before.
 
@@ -50,61 +57,112 @@ def front(
         When the front must be there; by default after the time limit from now.
     wishes
         What is held fixed or ruled out.
+    fastest
+        The answer to the question without regard to memory, where there is one.
 
     Raises
     ------
     InfeasibleError
         When no plan that fits was found.
     """
-    setting.check_reserve()
-    if setting.cluster.groups:
-        names = ", ".join(group.name for group in setting.cluster.groups)
-        raise InputError(
-            "a front of step time against memory must be of hosts of one kind but "
-            f"{setting.cluster.name} has several, {names}; use the GPUs of one group, or --against "
-            "gpus"
-        )
     deadline = deadline or Deadline(options.time_limit)
-    search = JointSearch(
+    asked = setting, options, deadline, wishes
+    usual = JointSearch(
         setting=setting,
         runtime=searched_runtime(setting),
         options=options,
         deadline=deadline,
         wishes=wishes,
     )
-    found = search.look()
+    searches = [usual, *([search_under_other(*asked)] if has_other(setting, wishes) else [])]
+    found, search_of = _looked(searches)
     if found.refused is not None:
         raise found.refused
-    capacity = setting.cluster.device.memory
     trials: list[StagedStep] = []
     try:
-        every = [*found.estimates]
-        if wishes.leaves_some_again:
-            every += partly_again(search.estimates, every, deadline)
-        fitting = [one for one in every if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
-        rows = spread_out(estimated_front(fitting), MOST_POINTS)
-        timely = search.pace.timely(rows, capacity)
-        if len(timely) < len(rows):
-            found = replace(found, stopped_by=found.stopped_by or "time limit")
-        for one in timely:
-            late = not search.pace.allows(one.choice, len(trials) + 1)
-            if trials and (late or found.stopped_by == "interrupt"):
-                found = replace(found, stopped_by=found.stopped_by or "time limit")
-                break
-            runtime = choice_runtime(search.runtime, one.choice.zero)
-            with search.pace.measured(one.choice):
-                trial, _ = tried(setting, one.choice.degrees, runtime)
-            if trial is not None:
-                trials.append(trial)
-                options.tell("simulating", trial.seconds, found.bound)
+        found = _simulate_points(found, search_of, deadline, trials)
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
-    points = undominated([one for one in trials if one.fits])
-    if not points:
+    points = none_better(
+        [one for one in trials if one.fits], lambda one: (one.seconds, one.peak_memory)
+    )
+    if fastest is None and not points:
         raise infeasible(setting, replace(found, simulated=tuple(trials)))
-    return [
+    plans = [
         plan_of_stages(one, summary(found, one), notes=search_notes(found, one)) for one in points
     ]
+    if fastest is None:
+        return plans
+    bound = fastest.search.lower_bound_s
+    fastest = stopped_plan(bounded(fastest, found.bound), found.stopped_by)
+    plans = [fastest, *(bounded(one, bound) for one in plans)]
+    kept = none_better(plans, lambda one: (one.step_time_s, one.peak_memory))
+    return [one for one in kept if one.step_time_s <= SLOWEST * fastest.step_time_s]
+
+
+def _looked(
+    searches: Sequence[JointSearch],
+) -> tuple[JointResult, dict[Estimate, JointSearch]]:
+    """What searches of one question estimate, together, and which of them estimates what."""
+    search_of: dict[Estimate, JointSearch] = {}
+    found: JointResult | None = None
+    for search in searches:
+        if found is not None and found.stopped_by:
+            break
+        other = search.look()
+        search_of.update(dict.fromkeys(other.estimates, search))
+        found = other if found is None else found.beside(other)
+    assert found is not None
+    return found, search_of
+
+
+def _simulate_points(
+    found: JointResult,
+    search_of: dict[Estimate, JointSearch],
+    deadline: Deadline,
+    trials: list[StagedStep],
+) -> JointResult:
+    """Simulate the front of what was estimated.
+
+    Parameters
+    ----------
+    found, search_of
+        As of `_looked`; estimates with some blocks computed again are added.
+    deadline
+        After which there are no more of those.
+    trials
+        To which steps are added.
+
+    Returns
+    -------
+    What the searches came to, with what cut it short.
+    """
+    for search in dict.fromkeys(search_of.values()):
+        if search.wishes.leaves_some_again:
+            own = [one for one, by in search_of.items() if by is search]
+            more = partly_again(search.estimates, own, deadline)
+            search_of.update(dict.fromkeys(more, search))
+    first = next(iter(search_of.values()), None)
+    if first is None:
+        return found
+    pace, capacity = first.pace, first.setting.cluster.device.memory
+    fitting = [one for one in search_of if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+    rows = spread_out(estimated_front(fitting), MOST_POINTS)
+    timely = pace.timely(rows, capacity)
+    if len(timely) < len(rows):
+        found = replace(found, stopped_by=found.stopped_by or "time limit")
+    for one in timely:
+        late = not pace.allows(one.choice, len(trials) + 1)
+        if trials and (late or found.stopped_by == "interrupt"):
+            return replace(found, stopped_by=found.stopped_by or "time limit")
+        search = search_of[one]
+        runtime = choice_runtime(search.runtime, one.choice.zero)
+        with pace.measured(one.choice):
+            trial, _ = tried(search.setting, one.choice.degrees, runtime)
+        if trial is not None:
+            trials.append(trial)
+            search.options.tell("simulating", trial.seconds, found.bound)
+    return found
 
 
 def partly_again(
@@ -164,10 +222,20 @@ def spread_out(rows: Sequence[Estimate], most: int) -> list[Estimate]:
     return found
 
 
-def undominated(trials: Sequence[StagedStep]) -> list[StagedStep]:
-    """Simulated strategies of which none is both faster and smaller, the fastest first."""
-    found: list[StagedStep] = []
-    for one in sorted(trials, key=lambda row: (row.seconds, row.peak_memory)):
-        if not found or one.peak_memory < found[-1].peak_memory * (1.0 - APART):
+def none_better(
+    points: Sequence[Point], cost: Callable[[Point], tuple[float, float]]
+) -> list[Point]:
+    """Those of which none is both faster and smaller than another, the fastest first.
+
+    Parameters
+    ----------
+    points
+        Of a front.
+    cost
+        The step and the peak memory of a point. [s], [B]
+    """
+    found: list[Point] = []
+    for one in sorted(points, key=cost):
+        if not found or cost(one)[1] < cost(found[-1])[1] * (1.0 - APART):
             found.append(one)
     return found

@@ -77,6 +77,20 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     own_splits: tuple[StagedStep, ...] = ()
     misfits: tuple[float, ...] = ()
 
+    def beside(self, other: JointResult) -> JointResult:
+        """What this and another search of the same question, over what it leaves out, came to.
+
+        The best of this, and estimates of this, stay.
+        """
+        return replace(
+            self,
+            bound=min(self.bound, other.bound),
+            simulated=(*self.simulated, *other.simulated),
+            num_choices=self.num_choices + other.num_wished,
+            num_wished=self.num_wished + other.num_wished,
+            stopped_by=self.stopped_by or other.stopped_by,
+        )
+
     @property
     def tried_in_vain(self) -> frozenset[int]:
         """Numbers of micro-batches with which no layers split in their own ways fit. [items]"""

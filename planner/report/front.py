@@ -104,10 +104,16 @@ def show_front(plans: Sequence[Plan], console: Console, against: str = "memory")
             figures.count(plan.throughput),
             figures.size(plan.peak_memory),
             figures.percent(plan.search.gap),
-            how(plan),
+            _how_at_point(plan),
         )
     show_below(console, table)
     show_sentence(console, front_sentence(plans, against))
+
+
+def _how_at_point(plan: Plan) -> str:
+    """How a plan trains, and how many of the GPUs that were asked for it leaves without work."""
+    left = f", {plan.idle_gpus:,} GPUs left without work" if plan.idle_gpus else ""
+    return f"{how(plan)}{left}"
 
 
 def front_title(plans: Sequence[Plan], against: str) -> str:
@@ -115,7 +121,8 @@ def front_title(plans: Sequence[Plan], against: str) -> str:
     first = plans[0]
     if against == "gpus":
         return f"{first.model} on up to {first.gpus:,} x {first.device} of {first.cluster}"
-    return f"{first.model} on {figures.machine_words(first)}"
+    # the fastest may leave GPUs without work
+    return f"{first.model} on {figures.machine_words(max(plans, key=lambda plan: plan.gpus))}"
 
 
 def _batch(plans: Sequence[Plan]) -> str:
@@ -127,10 +134,15 @@ def _batch(plans: Sequence[Plan]) -> str:
     return f"global batch {plans[0].global_batch_size / plans[0].gpus:g} a GPU of {shape}"
 
 
+def _stopped_by(plans: Sequence[Plan]) -> str:
+    """What cut the search short, empty where nothing did."""
+    return next((plan.search.stopped_by for plan in plans if plan.search.stopped_by), "")
+
+
 def front_sentence(plans: Sequence[Plan], against: str) -> str:
     """What bounds the plans, what their gaps are to, and what cut the search short."""
     first = plans[0]
-    stopped = next((plan.search.stopped_by for plan in plans if plan.search.stopped_by), "")
+    stopped = _stopped_by(plans)
     more = (
         f"; stopped early by {stopped}: there may be better points, and others" if stopped else ""
     )
@@ -141,10 +153,10 @@ def front_sentence(plans: Sequence[Plan], against: str) -> str:
         )
     ways = "not all of the " if stopped else ""
     return (
-        f"{ways}{first.search.num_choices:,} ways to train by degrees, with one split of all "
-        "layers, were estimated; no step of any takes less than "
+        f"beside the plan of 'planner optimize' {ways}{first.search.num_choices:,} ways to train, "
+        "with one split of all layers, were estimated; no step of any takes less than "
         f"{figures.seconds(first.search.lower_bound_s)}, whatever the memory, and gaps are to "
-        f"that; 'planner optimize' also splits each layer by itself{more}"
+        f"that{more}"
     )
 
 
@@ -152,9 +164,10 @@ def front_facts(plans: Sequence[Plan], against: str = "memory") -> dict[str, obj
     """The figures that a script reads, with every plan in full."""
     return {
         "model": plans[0].model,
-        "gpus": plans[0].gpus,
+        "gpus": plans[0].gpus + plans[0].idle_gpus,
         "cluster": plans[0].cluster,
         "against": against,
+        "stopped_by": _stopped_by(plans),
         "front": [
             {
                 "gpus": plan.gpus,
@@ -162,7 +175,7 @@ def front_facts(plans: Sequence[Plan], against: str = "memory") -> dict[str, obj
                 "peak_memory_bytes": plan.peak_memory,
                 "throughput_samples_per_s": plan.throughput,
                 "gap": plan.search.gap,
-                "how": how(plan),
+                "how": _how_at_point(plan),
                 "plan": json.loads(plan.to_json()),
             }
             for plan in plans
@@ -181,7 +194,7 @@ def front_page(plans: Sequence[Plan], against: str = "memory") -> str:
             "batch": _batch(plans),
             "sentence": front_sentence(plans, against),
             "first": plans[0],
-            "rows": [(number + 1, plan, how(plan)) for number, plan in enumerate(plans)],
+            "rows": [(number + 1, plan, _how_at_point(plan)) for number, plan in enumerate(plans)],
             "chart": front_chart(plans, against),
             "word": figures.sample_word(plans[0].input_shape),
             "definitions": svg.definitions(),
@@ -215,7 +228,7 @@ def front_chart(plans: Sequence[Plan], against: str = "memory") -> Markup:
     for number, plan in enumerate(plans):
         at, height_of = x_axis.value(plan), y_axis.value(plan)
         x, y = across(at), up(height_of)
-        tip = f"{y_axis.text(height_of)}, {x_axis.text(at)}: {how(plan)}"
+        tip = f"{y_axis.text(height_of)}, {x_axis.text(at)}: {_how_at_point(plan)}"
         drawn.append(svg.rectangle(x - _DOT / 2, y - _DOT / 2, _DOT, _DOT, "s0", tip))
         drawn.append(svg.text(x, y - _DOT, str(number + 1), "middle"))
         points.append(f"{y_axis.text(height_of)} at {x_axis.text(at)}")

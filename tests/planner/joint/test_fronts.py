@@ -49,4 +49,23 @@ def test_a_front_that_was_cut_short_says_so(against):
     search = replace(plan.search, stopped_by="time limit")
     said = front_sentence([plan, dataclasses.replace(plan, search=search)], against)
     assert "stopped early by time limit" in said
-    assert said.startswith("not all of the") == (against == "memory")
+    assert ("not all of the" in said) == (against == "memory")
+
+
+@pytest.mark.parametrize("batch", [8, 6])
+def test_a_front_begins_with_a_plan_as_fast_as_that_of_the_question_alone(tmp_path, batch):
+    """Of slow networks it was 280 times as slow, without the plan that leaves GPUs without work."""
+    cluster = tmp_path / "slow.toml"
+    levels = [("host", 2, "5 us", "10 GB/s"), ("network", 8, "1 ms", "10 MB/s")]
+    text = 'name = "slow"\ndevice = "a100-40gb"\nhost_level = "host"\ndefault_precision = "bf16"\n'
+    for name, size, latency, bandwidth in levels:
+        text += f'[[levels]]\nname = "{name}"\nsize = {size}\n'
+        text += f'latency = "{latency}"\nbandwidth = "{bandwidth}"\n'
+    cluster.write_text(text)
+    asked = {"gpus": 16, "cluster": str(cluster), "global_batch_size": batch}
+    sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8}
+    sizes |= {"num_hidden_layers": 4, "vocab_size": 8000, "max_position_embeddings": 512}
+    path = small_llama(tmp_path, **sizes)
+    points, best = planner.pareto(path, **asked), planner.optimize(path, **asked)
+    assert points[0].step_time_s <= best.step_time_s
+    assert points[0].search.lower_bound_s <= best.search.lower_bound_s * (1.0 + 1e-9)

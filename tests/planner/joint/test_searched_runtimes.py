@@ -137,3 +137,25 @@ def test_fronts_and_scales_are_under_the_runtime(model):
     assert {one.runtime for one in points} == {"torchtitan"}
     rows = list(planner.scale(model, gpus="2,4", global_batch_size=8, runtime="torchtitan"))
     assert {one.runtime for one in rows} == {"torchtitan"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "llama2-7b", "gpus": 16, "cluster": "dgx-a100", "global_batch_size": 64},
+        pytest.param(
+            {"model": "llama3-8b", "gpus": 64, "cluster": "dgx-a100", "memory": "40 GiB"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"model": "mixtral-8x7b", "gpus": 64, "cluster": "dgx-a100", "global_batch_size": 64},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda asked: asked["model"],
+)
+def test_weights_are_cut_under_the_runtime_that_is_faster(asked):
+    """Proven optimal under one of them alone: 2 to 8 % slower, above what a usual way takes."""
+    free, other = planner.optimize(**asked), planner.optimize(**asked, runtime="zero3")
+    assert free.step_time_s <= other.step_time_s * (1.0 + 1e-9)
+    assert free.search.lower_bound_s <= other.step_time_s * (1.0 + 1e-9)

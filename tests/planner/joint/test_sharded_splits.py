@@ -58,7 +58,7 @@ def sharded_steps(search: JointSearch, asked: dict[str, object], count: int) -> 
             )
         splits.append(formulation.distributions(drawn))
     ways = [Way(micro_batches=1, zero=zero, again=0) for zero in (1, 2, 3)]
-    steps = (own._simulate(way, split, np.inf) for split in splits for way in ways)
+    steps = (own._step(way, split, np.inf) for split in splits for way in ways)
     return [step.seconds for step in steps if step is not None]
 
 
