@@ -314,4 +314,9 @@ def limit_reason(layer: Layer, distribution: Distribution) -> str | None:
                 f"layer '{layer.name}' has {layer.dims[dim]} {dim} positions, fewer than the "
                 f"{ways} ways asked for"
             )
+        if layer.evenly and layer.dims[dim] % ways:
+            return (
+                f"layer '{layer.name}' has {layer.dims[dim]} {dim} positions, which {ways} ways do "
+                "not divide"
+            )
     return None

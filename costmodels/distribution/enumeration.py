@@ -59,7 +59,8 @@ def enumerate_candidates(
     links are slow and shared, a level may be split over sample and at most one other dim; `full`
     lifts that restriction. Replication is free to combine with both: it sends nothing, and lets
     any plan of fewer hosts be one of more. A dim is never split into more blocks than it has
-    positions (the limits of Kahira et al., Table III).
+    positions (the limits of Kahira et al., Table III), nor into unequal ones where the layer is
+    split evenly alone.
 
     Parameters
     ----------
@@ -74,20 +75,29 @@ def enumerate_candidates(
     """
     dims, devices = split_dims(layer), math.prod(shape)
     # with more positions than there are devices a dim may be split like any other such dim
-    extents = tuple(min(layer.dims[dim], devices) for dim in dims)
-    return _enumerated(dims, extents, tuple(shape), len(shape) if full else host_level)
+    extents = tuple(layer.dims[dim] for dim in dims)
+    if layer.evenly:  # like all others with as many ways in common
+        extents = tuple(math.gcd(extent, devices) for extent in extents)
+    else:
+        extents = tuple(min(extent, devices) for extent in extents)
+    levels = len(shape) if full else host_level
+    return _enumerated(dims, extents, tuple(shape), levels, layer.evenly)
 
 
 @lru_cache(maxsize=16)
 def _enumerated(
-    dims: tuple[str, ...], extents: tuple[int, ...], shape: tuple[int, ...], host_level: int
+    dims: tuple[str, ...],
+    extents: tuple[int, ...],
+    shape: tuple[int, ...],
+    host_level: int,
+    evenly: bool,
 ) -> Candidates:
     """Every distribution of some dims.
 
     Parameters
     ----------
-    dims, extents
-        The dims, and how many ways each may be split at most.
+    dims, extents, evenly
+        The dims, how many ways each may be split at most, and whether ways must divide that.
     shape
         Members of each level, from the inside out. [items]
     host_level
@@ -102,7 +112,8 @@ def _enumerated(
             rows = rows[(rows[:, others] > 1).sum(axis=1) <= 1]
         possible = np.ones((len(total), len(rows)), dtype=bool)
         for dim, extent in enumerate(extents):
-            possible &= ways[:, None, dim] * rows[None, :, dim] <= extent
+            split = ways[:, None, dim] * rows[None, :, dim]
+            possible &= extent % split == 0 if evenly else split <= extent
         old, new = np.nonzero(possible)
         total = np.concatenate([total[old], rows[new, None, :]], axis=1)
         ways = ways[old] * rows[new]

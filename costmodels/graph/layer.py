@@ -183,8 +183,8 @@ class Layer(Struct, frozen=True, kw_only=True):
         What it multiplies, where it multiplies activations by each other.
     between
         Memory-bound operations between its products, on as many elements as the first product has.
-    splittable
-        Dims that may be split at all.
+    splittable, evenly
+        Dims that may be split at all, and whether into equal blocks alone.
     shares_weight_with
         Name of the layer whose weight this one uses; its parameters are then counted there.
     stops_gradient
@@ -215,6 +215,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     products: tuple[Product, ...] = ()
     between: tuple[str, ...] = ()
     splittable: frozenset[str] = frozenset()
+    evenly: bool = False
     shares_weight_with: str | None = None
     stops_gradient: bool = False
     biased: bool = False
@@ -315,6 +316,7 @@ class Layer(Struct, frozen=True, kw_only=True):
             self.products,
             self.between,
             self.splittable,
+            self.evenly,
             self.shares_weight_with is None,
             self.biased,
         )

@@ -21,6 +21,7 @@ from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
+from planner.joint.splits_alone import plan_of_splits
 from planner.joint.verdict import (
     left_splits,
     unproven_splits,
@@ -79,7 +80,7 @@ def joint_plan(
     one_stage = options.least_memory or options.dump_problem is not None
     by_layer = splits_by_layer(setting)
     if by_layer and (wishes.splits_alone or (not wishes.any and one_stage)):
-        return plan_for(setting, options, deadline, known)
+        return plan_of_splits(setting, options, deadline, known)
     if not by_layer:
         refuse_by_layer(setting, options, wishes)
     if one_stage and setting.gpus > 1:

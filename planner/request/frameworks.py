@@ -258,8 +258,8 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 )
 
 
-def splittable_by(graph: Graph, name: str | None, devices: int) -> Graph:
-    """The layers with the dims alone by which a framework may split them.
+def splittable_by(graph: Graph, name: str | None) -> Graph:
+    """The layers with the dims alone by which a framework may split them, and as it may.
 
     Parameters
     ----------
@@ -267,25 +267,13 @@ def splittable_by(graph: Graph, name: str | None, devices: int) -> Graph:
         The network.
     name
         The framework; None for any.
-    devices
-        How many there are. A dim is split into equal blocks where every number of ways that divides
-        them divides its positions. [items]
     """
     framework = FRAMEWORKS.get(name or "")
     if framework is None or not framework.by_layer:
         return graph
-    ways = [n for n in range(2, devices + 1) if devices % n == 0]
-
-    def allowed(dim: str, extent: int) -> bool:
-        if dim in SPATIAL_DIMS and not framework.exchanges_halos:
-            return False
-        return not framework.even or all(extent % n == 0 for n in ways if n <= extent)
-
+    whole = frozenset[str]() if framework.exchanges_halos else frozenset(SPATIAL_DIMS)
     layers = {
-        name: replace(
-            layer,
-            splittable=frozenset(dim for dim in layer.splittable if allowed(dim, layer.dims[dim])),
-        )
+        name: replace(layer, splittable=layer.splittable - whole, evenly=framework.even)
         for name, layer in graph.layers.items()
     }
     return replace(graph, layers=layers)

@@ -278,7 +278,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     )
     return Setting(
         model=network,
-        graph=splittable_by(training_graph(network, batch, training), request.framework, gpus),
+        graph=splittable_by(training_graph(network, batch, training), request.framework),
         cluster=cluster,
         machine=machine,
         batch=batch,

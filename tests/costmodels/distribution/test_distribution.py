@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from costmodels.distribution import (
     Candidates,
@@ -70,16 +71,28 @@ def brute_force(
     shape=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3).map(tuple),
     host=st.integers(0, 2),
     full=st.booleans(),
+    evenly=st.booleans(),
 )
-def test_enumeration_is_complete_and_within_limits(extents, shape, host, full):
+def test_enumeration_is_complete_and_within_limits(extents, shape, host, full, evenly):
     host = min(host, len(shape) - 1)
-    found = enumerate_candidates(layer(**extents), shape, host, full=full)
+    asked = structs.replace(layer(**extents), evenly=evenly)
+    found = enumerate_candidates(asked, shape, host, full=full)
     rows = [tuple(map(tuple, row)) for row in found.degrees.tolist()]
     if not found.dims:
         assert len(rows) == 1
         return
     assert len(set(rows)) == len(rows)
-    assert set(rows) == brute_force(extents, shape, host, full)
+    within = brute_force(extents, shape, host, full)
+    if evenly:
+        within = {
+            levels
+            for levels in within
+            if all(
+                extents[dim] % math.prod(row[i] for row in levels) == 0
+                for i, dim in enumerate(found.dims)
+            )
+        }
+    assert set(rows) == within
 
 
 def test_only_splittable_dims_of_more_than_one_position_are_split():
