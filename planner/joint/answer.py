@@ -175,10 +175,11 @@ def _plan_of_all(
         What the same question came to on another number of GPUs, with what that costed.
     """
     by_layer = splits_by_layer(setting) and wishes.leaves_splits
+    splits = by_layer and LeastOfStages(setting).fits_in_one_stage(1, "none")
     found, usual = _searched(
         setting,
         options,
-        deadline.part(SHARE) if by_layer else deadline,
+        deadline.part(SHARE) if splits else deadline,
         wishes,
         until=deadline,
         like=like,
@@ -352,5 +353,5 @@ def _searched(
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     found = with_usual(found, [one for one in usual if is_wished(one.degrees)])
-    found = with_other_runtime(setting, options, deadline, wishes, found)
+    found = with_other_runtime(setting, options, until, wishes, found)
     return found if splits.any else with_own_splits(search, found), usual

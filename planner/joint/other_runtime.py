@@ -80,7 +80,7 @@ def with_other_runtime(
     found
         What the search under the usual runtimes came to.
     """
-    if found.stopped_by or found.best is None:
+    if found.stopped_by == "interrupt" or deadline.passed or found.best is None:
         return found
     if not (has_other(setting, wishes) and _may_cut_weights(setting, found, found.best)):
         return found

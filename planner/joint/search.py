@@ -24,7 +24,6 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import of_replicas
-from planner.joint.fitting import with_fitting_cuts
 from planner.joint.forward_first import bound_of_all_orders, run_forward_first
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
@@ -35,7 +34,7 @@ from planner.joint.ranking import MARGIN, PASSED_OVER, Ranking, Rows
 from planner.joint.refined import with_refinements
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
-from planner.joint.shifted import shift_blocks
+from planner.joint.shifted import cut_otherwise, shift_blocks
 from planner.joint.simulations import Simulations
 from planner.joint.variants import is_variant, lacked, with_variants
 from planner.joint.ways_inside import insides
@@ -47,6 +46,8 @@ from search.problem.deadline import Deadline
 
 # Parts of the time left that may go into bounds, and then into estimates.
 BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
+# Estimates that were cut short go on where more than that of the time is left after simulations.
+MORE_WORTH = 0.2
 # Where none of what is simulated fits, others are estimated and simulated so often. [times]
 MOST_ROUNDS = 4
 
@@ -237,7 +238,7 @@ class JointSearch:
             with_refinements, ranking=ranking, partly=bounds.partly, hybrid=bounds.hybrid
         )
         for turn in range(1, MOST_ROUNDS + 1):
-            last = turn == MOST_ROUNDS and simulations.best is None
+            last, before = turn == MOST_ROUNDS and simulations.best is None, self.deadline.remaining
             ranking.limit = self.splits.seconds
             if bounds.partly and not self.splits.any:
                 ranking.limit = of_replicas(self.estimates, rows, ranking.refuted)
@@ -261,12 +262,15 @@ class JointSearch:
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
                 left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
-            self._cut_otherwise(bounds, bound)
+            self.ranked = cut_otherwise(simulations, self.ranked, bound, partly=bounds.partly)
             missed = simulations.refuted(self.ranked) - ranking.refuted
             ranking.refuted |= missed
             if simulations.offloads:
                 self._offload(ranking, missed, bound)
             others = min(left, ranking.left_without(missed))
+            if ranking.cut_short and self._has_more(turn, before):
+                ranking.deadline, ranking.cut_short = self.deadline.part(ESTIMATE_SHARE), False
+                continue
             if not missed or others >= simulations.rival or ranking.cut_short:
                 break
         if simulations.rival == math.inf:
@@ -276,18 +280,9 @@ class JointSearch:
         run_forward_first(simulations, bound, self.wishes.allows)
         return left, ranking.unseen
 
-    def _cut_otherwise(self, bounds: ChoiceBounds, bound: float) -> None:
-        """Simulate pipelines that do not fit although they were expected to, with other stages."""
-        for _ in range(MOST_ROUNDS):
-            missed = self.simulations.refuted(self.ranked)
-            limit = self.simulations.rival * (1.0 + MARGIN)
-            alike = [one for one in self.ranked if one.choice in missed]
-            again = bounds.partly
-            rows = with_fitting_cuts(self.estimates, alike, again, refuted=missed, limit=limit)
-            if not (more := [one for one in rows if one not in self.ranked]):
-                return
-            self.ranked = sorted([*self.ranked, *more], key=lambda one: one.seconds)
-            self.simulations.run(more, bound, partly=bounds.partly)
+    def _has_more(self, turn: int, before: float) -> bool:
+        """Whether simulations took less time than was left to them, of what there was before."""
+        return turn < MOST_ROUNDS and self.deadline.remaining > MORE_WORTH * before
 
     def _offload(self, ranking: Ranking, missed: AbstractSet[Choice], bound: float) -> None:
         """Simulate what does not fit although it was expected to with some of it in the hosts.

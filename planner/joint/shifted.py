@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from planner.joint.choices import Choice
 from planner.joint.cuts import WORTH_BALANCING
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.fitting import with_fitting_cuts
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
 from planner.joint.simulations import MOST_WORK, Simulations
 
@@ -25,6 +26,8 @@ MOST_LOOKED_AT = 8
 # few micro-batches leave stages waiting: 8.4 % by estimates with one in three stages (bert-large on
 # 192 H100), where this allows 15 %. [parts]
 NEAR, MOST_GAINED = 0.05, 0.15
+# How often stages are cut otherwise, where those that were expected to fit do not. [times]
+MOST_CUTS = 4
 # Pipelines of fewer GPUs that are looked at, the fastest of each layout. [items]
 MOST_LAYOUTS = 4
 
@@ -194,3 +197,30 @@ def _neighbouring_cuts(blocks: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             moved[giving] -= 1
             moved[taking] += 1
             yield tuple(moved)
+
+
+def cut_otherwise(
+    simulations: Simulations, ranked: Sequence[Estimate], bound: float, *, partly: bool
+) -> list[Estimate]:
+    """Simulate pipelines that do not fit although they were expected to, with other stages.
+
+    Parameters
+    ----------
+    simulations, bound
+        What was simulated, and what no choice takes less than. [s]
+    ranked
+        What was estimated, to which these are added.
+    partly
+        Whether some blocks may be computed again.
+    """
+    found = list(ranked)
+    for _ in range(MOST_CUTS):
+        missed = simulations.refuted(found)
+        limit = simulations.rival * (1.0 + MARGIN)
+        alike = [one for one in found if one.choice in missed]
+        rows = with_fitting_cuts(simulations.estimates, alike, partly, refuted=missed, limit=limit)
+        if not (more := [one for one in rows if one not in found]):
+            break
+        found = sorted([*found, *more], key=lambda one: one.seconds)
+        simulations.run(more, bound, partly=partly)
+    return found

@@ -195,7 +195,7 @@ class Simulations:
             slow = self.misjudged.least(one) > self.rival * (1.0 + MARGIN)
             if misfit or slow or self._is_settled(one.choice):
                 continue
-            if self.simulated and not self.has_time(one.choice):
+            if (self.simulated or self.splits.any) and not self.has_time(one.choice):
                 continue
             own = self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work + own > MOST_COMPARED
