@@ -239,6 +239,7 @@ class Plan:
             "cluster": self.cluster,
             "gpus": self.gpus,
             "idle_gpus": self.idle_gpus,
+            "gpus_at_work": self.gpus_at_work,
             "global_batch_size": self.global_batch_size,
             "precision": self.training.precision,
             "step_time_s": self.step_time_s,
