@@ -335,7 +335,7 @@ def _searched(
         found = with_own_splits(search, found)
         if found.best is None:
             # splits that are known are compared already
-            return found, ()
+            return with_other_runtime(search, until, found), ()
     until = until.earlier(search.pace.assembly)
     named, usual = usual_of(setting, found), tuple[UsualTrial, ...]()
     is_wished = partial(wishes.allows_usual, setting)
@@ -353,5 +353,5 @@ def _searched(
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     found = with_usual(found, [one for one in usual if is_wished(one.degrees)])
-    found = with_other_runtime(setting, options, until, wishes, found)
+    found = with_other_runtime(search, until, found)
     return found if splits.any else with_own_splits(search, found), usual

@@ -20,6 +20,8 @@ from search.problem.deadline import Deadline
 
 # Part of a time limit after which the fastest plan, whatever it holds, is to be there.
 SHARE = 0.5
+# Of less time all of it goes into that plan. [s]
+FEW_SECONDS = 2.0
 
 
 def pareto_request(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:
@@ -53,7 +55,8 @@ def pareto_request(request: Request, watch: Watch | None = None, *, spent: float
         )
     wishes, fastest = wishes_of(request, setting), None
     try:
-        fastest = joint_plan(setting, options, deadline.part(SHARE), wishes=wishes)
+        first = deadline if deadline.remaining < FEW_SECONDS else deadline.part(SHARE)
+        fastest = joint_plan(setting, options, first, wishes=wishes)
     except InfeasibleError as error:
         if error.proven or error.stopped_by == "interrupt":
             raise

@@ -288,7 +288,8 @@ class Simulations:
             if not members:
                 continue
             work += self.pace.work(row.choice) * len(members)
-            enough = work > (MOST_BESIDE if self.splits.any else MOST_WORK)
+            known = self.splits.any and not self.splits.distributions
+            enough = work > (MOST_BESIDE if known else MOST_WORK)
             for other in () if enough else members:
                 if not self._is_settled(other):
                     # each of them takes time that the next one lacks

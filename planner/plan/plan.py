@@ -136,7 +136,6 @@ class Plan:
     version: int = VERSION
 
     def __repr__(self) -> str:
-        # all of it would fill screens
         return (
             f"Plan({self.model!r}, gpus={self.gpus}, cluster={self.cluster!r}, "
             f"global_batch_size={self.global_batch_size}, step_time_s={self.step_time_s:.6g}, "

@@ -183,7 +183,9 @@ def test_torchtitan_accumulates_what_is_no_pipeline(tmp_path):
     text, cannot = files(plan, "torchtitan", tmp_path)
     training = tomllib.loads(text["job.toml"])["training"]
     assert (training["global_batch_size"], training["local_batch_size"]) == (64, 2)
-    assert cannot == ()
+    (sentence,) = cannot
+    assert sentence.startswith("step time and memory are those of the runtime zero2")
+    assert "plan with --for torchtitan" in sentence
 
 
 def test_torchtitan_has_no_zero_bubbles_of_one_stage_a_group(tmp_path):

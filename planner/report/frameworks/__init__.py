@@ -14,6 +14,7 @@ from planner.plan import Plan
 from planner.report.frameworks.code import fsdp2, jax
 from planner.report.frameworks.settings import accelerate, deepspeed, megatron, torchtitan
 from planner.request.frameworks import FRAMEWORKS
+from planner.request.setting import DEFAULT_RUNTIME
 
 WRITERS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]]] = (
     MappingProxyType(
@@ -60,7 +61,7 @@ def export_plan(
             f"of stages; plan again with --for {framework}, or use torchtitan or megatron"
         )
     files, cannot = WRITERS[framework](plan)
-    cannot = (*cannot, *_uneven_hosts(plan))
+    cannot = (*cannot, *_uneven_hosts(plan), *_of_another_runtime(plan, framework))
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -95,3 +96,13 @@ def _uneven_hosts(plan: Plan) -> Iterator[str]:
         )
     if len({end - first for first, end in plan.strategy.groups}) > 1:
         yield "groups of stages have unlike numbers of GPUs: see stages[] of the plan"
+
+
+def _of_another_runtime(plan: Plan, framework: str) -> Iterator[str]:
+    """That the plan may take and hold something else than under the framework."""
+    usual = "fsdp", DEFAULT_RUNTIME
+    if plan.runtime not in (*usual, FRAMEWORKS[framework].runtime):
+        yield (
+            f"step time and memory are those of the runtime {plan.runtime}, and may be others "
+            f"under {framework}: plan with --for {framework} for what it takes and holds"
+        )

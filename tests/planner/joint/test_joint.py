@@ -347,12 +347,13 @@ def test_a_search_whose_estimates_are_too_small_ends(config, setting, monkeypatc
         monkeypatch.setattr(where, "tried", partial(too_large, where))
     with pytest.raises(InfeasibleError, match="not proven"):
         planner.optimize(config, keep="tp=1", **QUESTION)
-    # of all GPUs, and of the smaller numbers that promise more; usual ways are of each of them
+    # of all GPUs, and of the smaller numbers that promise more, each under two runtimes where
+    # weights are cut; usual ways are of each of them
     asked = [degrees for where, degrees in asked if where is simulations]
     later = (search.MOST_ROUNDS - 1) * 3 * simulations.LATER_MISSES
     cheap = simulations.MOST_WORK // len(setting.graph.compute_layers)
     most = 3 * simulations.MOST_MISSES + 4 + later + cheap
-    assert len(asked) <= (1 + MOST_MISSES_OF_FEWER) * most
+    assert len(asked) <= 2 * (1 + MOST_MISSES_OF_FEWER) * most
 
 
 class _Swollen:
