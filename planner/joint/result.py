@@ -7,11 +7,14 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
+from costmodels.simulation import Runtime
 from planner.errors import ContradictionError
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.inside import Insides
 from planner.planning.staged import StagedStep
+from planner.request.setting import Setting
 from search.problem.notes import Note
 
 
@@ -126,3 +129,19 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     def every_step(self) -> tuple[StagedStep, ...]:
         """All that was simulated."""
         return *self.simulated, *self.own_splits
+
+
+def estimates_like(
+    setting: Setting, runtime: Runtime, *, like: JointResult | None, plain: Insides | None
+) -> Estimates:
+    """Estimates of a question, with what is costed already.
+
+    Parameters
+    ----------
+    setting, runtime, like, plain
+        As of `planner.joint.search.JointSearch`.
+    """
+    costs = None if like is None else like.costs
+    found = Estimates(setting, runtime) if costs is None else costs.on(setting)
+    found.plain = plain or found.plain
+    return found

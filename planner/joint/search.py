@@ -25,6 +25,7 @@ from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import of_replicas
 from planner.joint.forward_first import bound_of_all_orders, run_forward_first
+from planner.joint.inside import Insides
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
@@ -32,7 +33,7 @@ from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, PASSED_OVER, Ranking, Rows
 from planner.joint.refined import with_refinements
-from planner.joint.result import JointResult
+from planner.joint.result import JointResult, estimates_like
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.shifted import cut_otherwise, shift_blocks
 from planner.joint.simulations import Simulations
@@ -74,6 +75,8 @@ class JointSearch:
         Splits of one stage that are known: others matter where they are faster.
     like
         What the same question came to on another number of GPUs: what that costed is known here.
+    plain
+        What micro-batches cost where no weights are cut, as far as that is known.
     """
 
     setting: Setting
@@ -84,6 +87,7 @@ class JointSearch:
     passes_over: bool = True
     splits: KnownSplits = NO_SPLITS
     like: JointResult | None = None
+    plain: Insides | None = None
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
@@ -114,9 +118,8 @@ class JointSearch:
             Whether the best are simulated, else all choices are estimated.
         """
         self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
-        costs = None if self.like is None else self.like.costs
-        self.estimates = (
-            Estimates(self.setting, self.runtime) if costs is None else costs.on(self.setting)
+        self.estimates = estimates_like(
+            self.setting, self.runtime, like=self.like, plain=self.plain
         )
         if not is_transformer(self.setting.graph) and not self.wishes.kept_offload:
             self.least = LeastOfStages(self.setting)
