@@ -175,7 +175,8 @@ def _plan_of_all(
         What the same question came to on another number of GPUs, with what that costed.
     """
     by_layer = splits_by_layer(setting) and wishes.leaves_splits
-    splits = by_layer and LeastOfStages(setting).fits_in_one_stage(1, "none")
+    limited = by_layer and deadline.remaining < math.inf
+    splits = limited and LeastOfStages(setting).fits_in_one_stage(1, "none")
     found, usual = _searched(
         setting,
         options,

@@ -11,6 +11,7 @@ from costmodels.errors import InputError
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.pareto import front
+from planner.joint.plans import stopped_plan
 from planner.joint.requests import scale_request, wishes_of
 from planner.plan import Plan
 from planner.planning.options import SearchOptions, Watch
@@ -62,7 +63,12 @@ def pareto_request(request: Request, watch: Watch | None = None, *, spent: float
             raise
     if fastest is not None and fastest.search.stopped_by == "interrupt":
         return [fastest]
-    return front(setting, options, deadline, wishes, fastest)
+    try:
+        return front(setting, options, deadline, wishes, fastest)
+    except KeyboardInterrupt:
+        if fastest is None:
+            raise
+        return [stopped_plan(fastest, "interrupt")]
 
 
 def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:

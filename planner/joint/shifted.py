@@ -1,4 +1,4 @@
-"""Pipelines whose stages get a block more or less than the cut that is estimated to be the best."""
+"""Pipelines that are cut otherwise than estimates have it: by a block more or less, or to fit."""
 
 from __future__ import annotations
 

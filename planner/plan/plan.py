@@ -136,7 +136,7 @@ class Plan:
     version: int = VERSION
 
     def __repr__(self) -> str:
-        return (
+        return (  # all of it would fill screens
             f"Plan({self.model!r}, gpus={self.gpus}, cluster={self.cluster!r}, "
             f"global_batch_size={self.global_batch_size}, step_time_s={self.step_time_s:.6g}, "
             f"peak_memory_bytes={self.peak_memory:.0f}, layers={len(self.layers)})"

@@ -100,6 +100,7 @@ def _uneven_hosts(plan: Plan) -> Iterator[str]:
 
 def _of_another_runtime(plan: Plan, framework: str) -> Iterator[str]:
     """That the plan may take and hold something else than under the framework."""
+    # under these plans are searched that are for no framework in particular
     usual = "fsdp", DEFAULT_RUNTIME
     if plan.runtime not in (*usual, FRAMEWORKS[framework].runtime):
         yield (

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from questions import small_llama
 
 import planner
+from planner.joint import fronts
 from planner.joint.estimate import Estimate
 from planner.joint.pareto import spread_out
 from planner.report.front import front_sentence
@@ -69,3 +70,17 @@ def test_a_front_begins_with_a_plan_as_fast_as_that_of_the_question_alone(tmp_pa
     points, best = planner.pareto(path, **asked), planner.optimize(path, **asked)
     assert points[0].step_time_s <= best.step_time_s
     assert points[0].search.lower_bound_s <= best.search.lower_bound_s * (1.0 + 1e-9)
+
+
+def test_who_interrupts_a_front_has_the_plan_that_was_found_before(monkeypatch):
+    """Nothing was left of it, however long it had run."""
+
+    def interrupted(*asked):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fronts, "front", interrupted)
+    (point,) = planner.pareto("alexnet", gpus=2, global_batch_size=64)
+    assert point.search.stopped_by == "interrupt"
+    assert (
+        point.step_time_s == planner.optimize("alexnet", gpus=2, global_batch_size=64).step_time_s
+    )

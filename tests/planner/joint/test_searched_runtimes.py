@@ -10,10 +10,15 @@ from msgspec.structs import replace
 import planner
 from costmodels.simulation import load_runtime
 from planner.errors import ConflictError
+from planner.joint.estimate import Estimates
+from planner.joint.other_runtime import OTHER
 from planner.joint.requests import optimize_request
+from planner.joint.runtimes import searched_runtime
+from planner.joint.ways_inside import insides
 from planner.plan import Plan
 from planner.request.named_degrees import NAMED
 from planner.request.request import make_request
+from planner.request.setting import resolve
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +168,17 @@ def test_weights_are_cut_under_the_runtime_that_is_faster(asked):
     free, other = planner.optimize(**asked), planner.optimize(**asked, runtime="zero3")
     assert free.step_time_s <= other.step_time_s * (1.0 + 1e-9)
     assert free.search.lower_bound_s <= other.step_time_s * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_passes_take_the_same_where_weights_are_cut(model, precision):
+    """What is too slow by its passes under one runtime is left out of the search under another."""
+    asked = {"model": model, "gpus": 8, "global_batch_size": 16, "precision": precision}
+    setting, other = resolve(make_request("optimize", asked)), load_runtime(OTHER)
+    plain = Estimates(setting, searched_runtime(setting)).plain
+    cut = Estimates(setting.under(other), other).insides(3)
+    for degrees in insides(setting, ("none",)):
+        for samples in (1, 2):
+            one, two = (some.of(degrees, samples) for some in (plain, cut))
+            for what in ("total", "total_computed", "total_least"):
+                assert getattr(one, what) == pytest.approx(getattr(two, what), rel=1e-12)
