@@ -115,26 +115,26 @@ def fewest_again(estimates: Estimates, full: Estimate) -> list[Choice]:
     Parameters
     ----------
     estimates, full
-        As of `_fewest`.
+        Makes them, and that of all blocks.
     """
     capacity = estimates.setting.cluster.device.memory
-    found = {_fewest(estimates, full, part * capacity) for part in FILLED}
+    found = {fewest_within(estimates, full.choice, part * capacity) for part in FILLED}
     return sorted(found, key=lambda choice: choice.again)
 
 
-def _fewest(estimates: Estimates, full: Estimate, most: float) -> Choice:
-    """The choice that computes the fewest blocks again and holds no more than that.
+def fewest_within(estimates: Estimates, choice: Choice, most: float) -> Choice:
+    """The choice that computes the fewest blocks again and is estimated to hold no more than that.
 
     Parameters
     ----------
     estimates
-        Makes them.
-    full
-        That of all blocks.
+        Makes estimates.
+    choice
+        With all blocks computed again.
     most
         What a device may hold. [B]
     """
-    choice, most_again = full.choice, estimates.most_again(full.choice)
+    most_again = estimates.most_again(choice)
     low, high = 1, most_again
     while low < high:
         middle = (low + high) // 2

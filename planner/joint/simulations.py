@@ -23,7 +23,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import one_fewer_again, those_with_fewer_again
+from planner.joint.fewer_again import fewest_within, one_fewer_again, those_with_fewer_again
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.misjudged import Misjudged
@@ -41,8 +41,8 @@ MOST_SIMULATED = 3
 # nothing is faster, beside splits that are known (nearly always the answer) the second number, and
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
-# What all blocks but one must gain to be looked at one by one; and how near to the least estimates
-# do not tell which of them is the fastest. [parts]
+# What the fewest blocks that may fit must gain to be looked at one by one; and how near to the
+# least estimates do not tell which of them is the fastest. [parts]
 WORTH_FEWER_AGAIN, TIED = 1e-3, 5e-3
 # So many of the fastest, and then of the smallest are simulated until one fits, and so many where
 # others were tried in vain. [items]
@@ -226,9 +226,10 @@ class Simulations:
             if self._is_settled(one.choice):
                 continue
             work += self.pace.work(one.choice)
-            fewest = self.estimates.of(replace(one.choice, again=1))
+            fewest = fewest_within(self.estimates, replace(one.choice, again=0), most)
             worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)  # whatever this one takes by itself
-            enough = work > MOST_WORK or self.misjudged.expected(fewest) >= worth
+            expected = self.misjudged.expected(self.estimates.of(fewest))
+            enough = work > MOST_WORK or expected >= worth
             if enough or not self.has_time(one.choice):
                 return
             found = self.attempt(one.choice, bound) if one.memory <= most else None
