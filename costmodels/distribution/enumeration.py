@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -45,6 +45,20 @@ def _level_rows(size: int, num_dims: int, most: int) -> NDArray[np.int64]:
     return rows.reshape(-1, num_dims + 1)[:, :num_dims]
 
 
+def _along_axes(rows: NDArray[np.int64], axes: Sequence[int]) -> NDArray[np.int64]:
+    """Splits of one level that give every dim whole axes of it, which follow each other.
+
+    Parameters
+    ----------
+    rows
+        Splits, as of `_level_rows`.
+    axes
+        The axes, from the outermost one. [items]
+    """
+    ends = np.cumprod((1, *axes))
+    return rows[np.isin(np.cumprod(rows, axis=1), ends).all(axis=1)]
+
+
 def within_host(level: int, host_level: int) -> bool:
     """Whether the links of a level, counted from the inside out, stay inside a host."""
     return level <= host_level
@@ -60,7 +74,7 @@ def enumerate_candidates(
     lifts that restriction. Replication is free to combine with both: it sends nothing, and lets
     any plan of fewer hosts be one of more. A dim is never split into more blocks than it has
     positions (the limits of Kahira et al., Table III), nor into unequal ones where the layer is
-    split evenly alone.
+    split evenly alone, nor across the axes of a mesh that the layer is given.
 
     Parameters
     ----------
@@ -77,11 +91,21 @@ def enumerate_candidates(
     # with more positions than there are devices a dim may be split like any other such dim
     extents = tuple(layer.dims[dim] for dim in dims)
     if layer.evenly:  # like all others with as many ways in common
-        extents = tuple(math.gcd(extent, devices) for extent in extents)
+        extents = tuple(math.gcd(devices, *_extents_along(layer, dim)) for dim in dims)
     else:
         extents = tuple(min(extent, devices) for extent in extents)
     levels = len(shape) if full else host_level
-    return _enumerated(dims, extents, tuple(shape), levels, layer.evenly)
+    # ways in all are asked for without levels
+    mesh = layer.mesh if len(layer.mesh) == len(shape) else ()
+    return _enumerated(dims, extents, tuple(shape), levels, layer.evenly, mesh)
+
+
+def _extents_along(layer: Layer, dim: str) -> Iterator[int]:
+    """The positions of a dim in a layer, and in what it reads and writes. [items]"""
+    yield layer.dims[dim]
+    for tensor in (*layer.inputs, layer.output):
+        # heads of keys are repeated where there are more ways
+        yield from (one.extent for one in tensor.axes if one.dim == dim and one.units is None)
 
 
 @lru_cache(maxsize=16)
@@ -91,6 +115,7 @@ def _enumerated(
     shape: tuple[int, ...],
     host_level: int,
     evenly: bool,
+    mesh: tuple[tuple[int, ...], ...],
 ) -> Candidates:
     """Every distribution of some dims.
 
@@ -102,11 +127,15 @@ def _enumerated(
         Members of each level, from the inside out. [items]
     host_level
         The last level that may be split over any dims.
+    mesh
+        As of a layer.
     """
     count = len(dims)
     total, ways = np.ones((1, 0, count), dtype=np.int64), np.ones((1, count), dtype=np.int64)
     for level, size in enumerate(shape):
         rows = _level_rows(size, count, count + 1)
+        if mesh:
+            rows = _along_axes(rows, mesh[level])
         if not within_host(level, host_level):
             others = [i for i, dim in enumerate(dims) if dim != "sample"]
             rows = rows[(rows[:, others] > 1).sum(axis=1) <= 1]

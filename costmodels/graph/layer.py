@@ -185,6 +185,9 @@ class Layer(Struct, frozen=True, kw_only=True):
         Memory-bound operations between its products, on as many elements as the first product has.
     splittable, evenly
         Dims that may be split at all, and whether into equal blocks alone.
+    mesh
+        Axes of each level of the cluster, from the inside out, each of which goes to one dim as a
+        whole; none where dims may have any part of a level. [items]
     shares_weight_with
         Name of the layer whose weight this one uses; its parameters are then counted there.
     stops_gradient
@@ -216,6 +219,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     between: tuple[str, ...] = ()
     splittable: frozenset[str] = frozenset()
     evenly: bool = False
+    mesh: tuple[tuple[int, ...], ...] = ()
     shares_weight_with: str | None = None
     stops_gradient: bool = False
     biased: bool = False
@@ -317,6 +321,7 @@ class Layer(Struct, frozen=True, kw_only=True):
             self.between,
             self.splittable,
             self.evenly,
+            self.mesh,
             self.shares_weight_with is None,
             self.biased,
         )

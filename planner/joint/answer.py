@@ -80,7 +80,8 @@ def joint_plan(
     one_stage = options.least_memory or options.dump_problem is not None
     by_layer = splits_by_layer(setting)
     if by_layer and (wishes.splits_alone or (not wishes.any and one_stage)):
-        return plan_of_splits(setting, options, deadline, known)
+        in_one = wishes.framework is not None
+        return plan_of_splits(setting, options, deadline, known, one_mesh=in_one)
     if not by_layer:
         refuse_by_layer(setting, options, wishes)
     if one_stage and setting.gpus > 1:

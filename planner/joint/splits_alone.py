@@ -1,7 +1,14 @@
-"""Splits of one stage alone, on all GPUs or on fewer."""
+"""Splits of one stage alone, on all GPUs or on fewer, along the axes of one mesh if need be."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from costmodels.graph import Graph
 from planner.errors import InfeasibleError
 from planner.joint.hosts import on_gpus
 from planner.joint.plans import left_idle
@@ -13,12 +20,18 @@ from planner.planning.summary import bounded
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
-# Part of a time limit that the search on all GPUs may take where fewer are asked as well.
+# Part of a time limit that the search on all GPUs may take where fewer are asked as well, and that
+# of any mesh where there are several.
 SHARE = 0.5
 
 
 def plan_of_splits(
-    setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    known: Answers | None,
+    *,
+    one_mesh: bool = False,
 ) -> Plan:
     """The plan of splits of one stage alone, on fewer GPUs where the batch is shared out there.
 
@@ -26,6 +39,8 @@ def plan_of_splits(
     ----------
     setting, options, deadline, known
         As of `planner.joint.answer.joint_plan`.
+    one_mesh
+        Whether all layers must be split along the axes of one mesh.
 
     Raises
     ------
@@ -34,13 +49,12 @@ def plan_of_splits(
     """
     one = options.least_memory or options.dump_problem is not None
     fewer = None if one else _sharing_evenly(setting)
-    if fewer is None:
-        return plan_for(setting, options, deadline, known)
-    plan = _plan_or_error(setting, options, deadline.part(SHARE), known)
-    other = plan
-    if _cut_short_by(plan) != "interrupt":
-        other = _plan_or_error(fewer, options, deadline, known)
-    if isinstance(other, Plan) and other is not plan:
+    how = _plan_in_one_mesh if one_mesh else _plan_or_error
+    share = 1.0 if fewer is None else SHARE
+    plan = other = how(setting, options, deadline.part(share), known)
+    if fewer is not None and _cut_short_by(plan) != "interrupt":
+        other = how(fewer, options, deadline, known)
+    if fewer is not None and isinstance(other, Plan) and other is not plan:
         if isinstance(plan, InfeasibleError) or other.step_time_s < plan.step_time_s:
             return left_idle(other, setting.gpus - fewer.gpus, plan)
         plan = bounded(plan, other.search.lower_bound_s)
@@ -63,6 +77,67 @@ def _plan_or_error(
         return plan_for(setting, options, deadline, known)
     except InfeasibleError as error:
         return error
+
+
+def _plan_in_one_mesh(
+    setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
+) -> Plan | InfeasibleError:
+    """The same, with all layers split along the axes of one mesh, which a framework needs.
+
+    It is looked for in every mesh where the fastest splits need several.
+
+    Parameters
+    ----------
+    setting, options, deadline, known
+        As of `plan_of_splits`.
+    """
+    meshes = list(_meshes_of(setting))
+    if len(meshes) == 1:
+        return _plan_or_error(setting, options, deadline, known)
+    plan = _plan_or_error(setting, options, deadline.part(SHARE), known)
+    if not isinstance(plan, Plan) or _has_one_mesh(plan):
+        return plan
+    found, least = plan, plan.search.lower_bound_s
+    bounds = []
+    for number, mesh in enumerate(meshes):
+        if _cut_short_by(plan) == "interrupt":
+            break
+        graph = _along_mesh(setting.graph, mesh)
+        part = deadline.part(1.0 / (len(meshes) - number))
+        plan = _plan_or_error(replace(setting, graph=graph), options, part, known)
+        if isinstance(plan, InfeasibleError):
+            bounds += [math.inf] if plan.proven else []
+        else:
+            bounds.append(plan.search.lower_bound_s)
+            if not _has_one_mesh(found) or plan.step_time_s < found.step_time_s:
+                found = plan
+    return bounded(found, max(least, min(bounds)) if len(bounds) == len(meshes) else least)
+
+
+def _has_one_mesh(plan: Plan) -> bool:
+    return plan.sharding is not None and len(plan.sharding.meshes) == 1
+
+
+def _meshes_of(setting: Setting) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """The axes of all meshes of the GPUs with as many axes as there can be, level by level.
+
+    Those of a level are its prime factors, the outermost first. What is split along fewer axes is
+    split along some of these.
+    """
+    return itertools.product(*map(_orders_of_primes, setting.machine.topology.shape))
+
+
+def _orders_of_primes(size: int) -> list[tuple[int, ...]]:
+    """All orders of the prime factors of a number."""
+    factors = [n for n in range(2, size + 1) if size % n == 0]
+    primes = [n for n in factors if not any(n % other == 0 for other in factors if other < n)]
+    return [(n, *rest) for n in primes for rest in _orders_of_primes(size // n)] or [()]
+
+
+def _along_mesh(graph: Graph, mesh: tuple[tuple[int, ...], ...]) -> Graph:
+    """A network whose layers are split along the axes of a mesh."""
+    layers = {name: replace(layer, mesh=mesh) for name, layer in graph.layers.items()}
+    return replace(graph, layers=layers)
 
 
 def _cut_short_by(plan: Plan | InfeasibleError) -> str:

@@ -340,6 +340,10 @@ FOR += [
     ("vgg16", "jax", {"gpus": 8, "global_batch_size": 16}),
     ("vgg16", "fsdp2", {"gpus": 8, "global_batch_size": 16}),
     ("mesh-1k", "jax", {"gpus": 4, "global_batch_size": 2}),
+    # three hosts: inputs with 256 channels of a layer that has 9,216
+    ("alexnet", "jax", {"gpus": 12, "cluster": "abci", "global_batch_size": 12}),
+    # six hosts: samples by twos and channels by threes, and the other way around
+    ("alexnet", "fsdp2", {"gpus": 24, "cluster": "abci", "global_batch_size": 6}),
     ("alexnet", "accelerate", {"gpus": 4, "global_batch_size": 4096, "memory": "4 GiB"}),
     ("gpt2", "megatron", {"gpus": 8, "global_batch_size": 32, "keep": "tp=2,pp=2"}),
     ("gpt2", "torchtitan", {"gpus": 8, "global_batch_size": 32, "keep": "tp=2,zero=3"}),
@@ -348,7 +352,8 @@ FOR += [
 
 @pytest.mark.parametrize(("model", "framework", "question"), FOR)
 def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, question, tmp_path):
-    plan = planner.optimize(model, cluster="dgx-a100", framework=framework, **question)
+    question = {"cluster": "dgx-a100", **question}
+    plan = planner.optimize(model, framework=framework, **question)
     text, cannot = files(plan, framework, tmp_path)
     assert cannot == ()
     assert "Nothing." in text["NOTES.md"]
