@@ -8,6 +8,7 @@ from copy import copy
 from itertools import product
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.errors import InputError
@@ -85,9 +86,12 @@ class PipelineBounds:
         self.attends = is_transformer(setting.graph)
 
     def on(self, setting: Setting) -> PipelineBounds:
-        """The bounds of the question for another number of GPUs, with what is known."""
-        other = copy(self)
-        if setting.machine.training != self.setting.machine.training:
+        """The bounds of the question for another number of GPUs, or under another runtime.
+
+        With what is known, since both passes take what they do whatever is held of weights.
+        """
+        other, known = copy(self), self.setting.machine.training
+        if replace(setting.machine.training, recipe=known.recipe) != known:
             other = PipelineBounds(setting, self.reduced, fills_bubbles=self.fills_bubbles)
         other.setting, other.floors = setting, {}
         return other

@@ -51,11 +51,11 @@ class FewerBySplits(Struct, frozen=True, kw_only=True):
             part = fewer_devices(part)
         half = fewer_devices(setting) if self.needed and self.repeated else None
         others = [half.gpus] if half is not None else []
-        work = least_work(setting) * setting.gpus
         host, power = setting.cluster.devices_per_host, 1 << (setting.gpus.bit_length() - 1)
         for gpus, wanted in ((host, self.needed), (power, self.uneven)):
-            if wanted and gpus < setting.gpus and work / gpus < seconds:
-                others.append(gpus)
+            if wanted and gpus < setting.gpus:
+                work = least_work(setting) * setting.gpus
+                others += [gpus] if work / gpus < seconds else []
         usable = filter(setting.cluster.can_use, others)
         return found | {gpus: on_gpus(setting, gpus) for gpus in usable}
 

@@ -80,7 +80,7 @@ def with_other_runtime(search: JointSearch, deadline: Deadline, found: JointResu
         splits = KnownSplits.limited(options.limit)
     search = search_under_other(setting, options, deadline, wishes, splits)
     # layers that are gathered take what they do otherwise: what is too slow is not costed again
-    search.plain = None if found.costs is None else found.costs.plain
+    search.under_another = found
     other = run_or_hurry(search)
     is_faster = other.best is not None and other.best.seconds < seconds
     return replace(found.beside(other), best=other.best if is_faster else found.best)

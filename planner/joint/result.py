@@ -12,7 +12,6 @@ from planner.errors import ContradictionError
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.inside import Insides
 from planner.planning.staged import StagedStep
 from planner.request.setting import Setting
 from search.problem.notes import Note
@@ -132,16 +131,21 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def estimates_like(
-    setting: Setting, runtime: Runtime, *, like: JointResult | None, plain: Insides | None
+    setting: Setting,
+    runtime: Runtime,
+    *,
+    like: JointResult | None,
+    under_another: JointResult | None,
 ) -> Estimates:
     """Estimates of a question, with what is costed already.
 
     Parameters
     ----------
-    setting, runtime, like, plain
+    setting, runtime, like, under_another
         As of `planner.joint.search.JointSearch`.
     """
     costs = None if like is None else like.costs
     found = Estimates(setting, runtime) if costs is None else costs.on(setting)
-    found.plain = plain or found.plain
+    if under_another is not None and under_another.costs is not None:
+        found.plain = under_another.costs.plain
     return found

@@ -25,7 +25,6 @@ from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import of_replicas
 from planner.joint.forward_first import bound_of_all_orders, run_forward_first
-from planner.joint.inside import Insides
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
@@ -75,8 +74,8 @@ class JointSearch:
         Splits of one stage that are known: others matter where they are faster.
     like
         What the same question came to on another number of GPUs: what that costed is known here.
-    plain
-        What micro-batches cost where no weights are cut, as far as that is known.
+    under_another
+        What the same question came to under another runtime: what passes take is known there.
     """
 
     setting: Setting
@@ -87,7 +86,7 @@ class JointSearch:
     passes_over: bool = True
     splits: KnownSplits = NO_SPLITS
     like: JointResult | None = None
-    plain: Insides | None = None
+    under_another: JointResult | None = None
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
@@ -119,7 +118,7 @@ class JointSearch:
         """
         self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
         self.estimates = estimates_like(
-            self.setting, self.runtime, like=self.like, plain=self.plain
+            self.setting, self.runtime, like=self.like, under_another=self.under_another
         )
         if not is_transformer(self.setting.graph) and not self.wishes.kept_offload:
             self.least = LeastOfStages(self.setting)
@@ -200,7 +199,8 @@ class JointSearch:
         """Bounds of choices."""
         apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
         reduced = self.estimates.plain.reduced
-        known = None if self.like is None else self.like.floors
+        same = self.like or self.under_another
+        known = None if same is None else same.floors
         self.floors = (
             PipelineBounds(self.setting, reduced, fills_bubbles=apart)
             if known is None
