@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 
 import pytest
 
@@ -17,9 +18,11 @@ from planner.joint.offload import offloaded
 from planner.joint.offloading import heavy_rows
 from planner.joint.pace import Pace
 from planner.joint.runtimes import searched_runtime
+from planner.joint.search import ESTIMATE_SHARE, JointSearch
 from planner.joint.simulations import Simulations
 from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
+from planner.planning.options import SearchOptions
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline
@@ -80,6 +83,33 @@ def test_each_simulation_of_a_proof_asks_whether_there_is_time(config, monkeypat
     monkeypatch.setattr(Pace, "allows", lambda *_: len(tried) < most)
     planner.optimize(config, memory=memory, forbid=forbid, **QUESTION)
     assert len(tried) <= most
+
+
+class OnceLate(Deadline):
+    """A deadline in an hour, of which estimates are left nothing when they first ask."""
+
+    def __init__(self):
+        super().__init__(3600.0)
+        self.parts = []
+
+    def part(self, share):
+        self.parts.append(share)
+        late = self.parts.count(ESTIMATE_SHARE) == 1 and share == ESTIMATE_SHARE
+        return Deadline(0.0) if late else super().part(share)
+
+    __slots__ = ("parts",)
+
+
+def test_estimates_that_were_cut_short_go_on_where_time_is_left(config):
+    setting = resolve(make_request("optimize", {"model": config, **QUESTION}))
+    question = {"setting": setting, "runtime": searched_runtime(setting)}
+    search = partial(JointSearch, **question, options=SearchOptions())
+    whole = search(deadline=Deadline(None)).run()
+    found = search(deadline=(deadline := OnceLate())).run()
+    assert deadline.parts.count(ESTIMATE_SHARE) > 1
+    assert found.best.seconds == whole.best.seconds
+    assert len(found.estimates) == len(whole.estimates)
+    assert not found.stopped_by
 
 
 def test_what_was_cut_short_says_so(config):
