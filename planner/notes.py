@@ -10,7 +10,7 @@ from search.problem.notes import Note as AnswerNote
 AnyNote = AnswerNote | EstimateNote
 
 # Why a usual strategy has no time.
-NO_TIME = "the time limit left no time"
+NO_TIME = "the search was stopped before"
 
 # By kind the sentence, with the facts of the note by their names; "{name:is|are}" is the first word
 # where that fact is one, else the second.
@@ -80,7 +80,7 @@ WORDS: Mapping[str, str] = {
         "were simulated"
     ),
     "no-time-for-fewer": "the time limit left no time to look for a plan of fewer GPUs",
-    "no-time-for-baselines": "the time limit left no time to cost every usual strategy",
+    "no-time-for-baselines": "the search was stopped before every usual strategy was costed",
     "search-stopped": "search stopped early by {reason}: best plan so far",
     # the decision by simulation
     "plan-does-not-fit": (

@@ -68,9 +68,9 @@ class Planner(click.Group):
     cls=Planner,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done, 2 an input cannot be used, 3 proven that no plan fits in memory, "
-    "4 stopped before a plan was found, or none found without that proof, 130 interrupted; see "
-    "also 'planner solve --help'.",
+    epilog="Exit status: 0 done, or stopped with a plan that says so, 2 an input cannot be used, "
+    "3 proven that no plan fits in memory, 4 stopped before a plan was found, or none was found "
+    "without that proof, 130 interrupted before; see also 'planner solve --help'.",
 )
 @click.version_option(planner.__version__, prog_name="planner")
 @click.pass_context

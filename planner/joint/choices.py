@@ -175,6 +175,11 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
+def halvings(number: int) -> list[int]:
+    """By what a number can be divided halving it again and again, 1 first."""
+    return [2**i for i in range(number.bit_length()) if number % 2**i == 0]
+
+
 def recomputations(graph: Graph) -> tuple[str, ...]:
     """What can be computed again of a network, nothing first; not all have blocks of layers."""
     if is_transformer(graph):

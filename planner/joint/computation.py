@@ -16,7 +16,7 @@ from costmodels.graph import Graph
 from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import hybrid
 from planner.joint.bubbles import may_fill_by_layers
-from planner.joint.choices import Choice, divisors
+from planner.joint.choices import Choice, divisors, halvings
 from planner.joint.cuts import Cuts
 from planner.joint.least_passes import LeastPasses, least_passes
 from planner.joint.reduced import Reduced
@@ -86,10 +86,8 @@ class PipelineBounds:
         self.attends = is_transformer(setting.graph)
 
     def on(self, setting: Setting) -> PipelineBounds:
-        """The bounds of the question for another number of GPUs, or under another runtime.
-
-        With what is known, since both passes take what they do whatever is held of weights.
-        """
+        """The bounds on another number of GPUs or under another runtime, with what is known."""
+        # both passes take what they do whatever is held of weights
         other, known = copy(self), self.setting.machine.training
         if replace(setting.machine.training, recipe=known.recipe) != known:
             other = PipelineBounds(setting, self.reduced, fills_bubbles=self.fills_bubbles)
@@ -124,7 +122,7 @@ class PipelineBounds:
         for gpus, samples in wanted:
             if (gpus, samples) not in self.known:
                 # what a part of some samples takes comes with what all of them take
-                alike = samples if self.attends else samples // _halvings(samples)[-1]
+                alike = samples if self.attends else samples // halvings(samples)[-1]
                 devices.setdefault(alike, set()).add(gpus)
                 largest[alike] = max(largest.get(alike, 0), samples)
         layers = [self.like[layer.name] for layer in self.setting.graph.compute_layers]
@@ -190,7 +188,7 @@ class PipelineBounds:
         if samples not in self.graphs:
             self.graphs[samples] = training_graph(self.network, samples, machine.training)
         graph = self.graphs[samples]
-        halves = [1] if self.attends else _halvings(samples)
+        halves = [1] if self.attends else halvings(samples)
         known: dict[tuple[object, ...], list[LeastPasses]] = {}
         by_tensors = [self._by_tensors(graph, number) for number in gpus]
         keys = [(number, samples // ways) for number in gpus for ways in halves]
@@ -357,8 +355,3 @@ def _on_devices(choice: Choice) -> tuple[int, int]:
     # experts lie on ranks of other samples
     more = choice.inside.expert_replicas
     return choice.inside.tp * choice.inside.cp * more, choice.samples * more
-
-
-def _halvings(samples: int) -> list[int]:
-    """By what samples can be divided halving them again and again, 1 first."""
-    return [2**i for i in range(samples.bit_length()) if samples % 2**i == 0]

@@ -16,17 +16,18 @@ from planner.request.setting import Setting
 
 # Limits of what can be held fixed, which the values that are told keep to.
 _RULES: Mapping[str, str] = {
-    "dp": "must divide the {gpus} GPUs and the batch",
-    "tp": "must divide the {gpus} GPUs, and lie within a host of {host}",
-    "pp": "must divide the {gpus} GPUs into at most {blocks} stages that can share out the batch",
-    "cp": "must divide the {gpus} GPUs, and leave attention parts of {shortest:,} positions",
-    "ep": "must divide the {experts} experts, and etp times that be a multiple of tp times cp",
-    "etp": "must be tp, or 1 with sequence parallelism",
-    "micro_batches": "must divide the samples of a replica",
-    "micro_batch_size": "must divide the samples of a replica",
-    "chunks": "must leave a block of {blocks} to each chunk of each group",
-    "shard_size": "must divide the ranks that cut their weights (zero=3)",
+    "dp": "it must divide the {gpus} GPUs and the batch",
+    "tp": "it must divide the {gpus} GPUs, and lie within a host of {host}",
+    "pp": "it must divide the {gpus} GPUs into at most {blocks} stages that can share the batch",
+    "cp": "it must divide the {gpus} GPUs, and leave attention parts of {shortest:,} positions",
+    "ep": "it must divide the {experts} experts, and etp times that be a multiple of tp times cp",
+    "etp": "it must be tp, or 1 with sequence parallelism",
+    "micro_batches": "it must divide the samples of a replica",
+    "micro_batch_size": "it must divide the samples of a replica",
+    "chunks": "it must leave a block of {blocks} to each chunk of each group",
+    "shard_size": "it must divide the ranks that cut their weights (zero=3)",
 }
+_NO_EXPERTS = "the network has no experts"
 # Values that are told of, the rest counted. [items]
 _MOST_VALUES = 12
 
@@ -129,14 +130,16 @@ def _why(setting: Setting, at_fault: Sequence[_Wish], every: Sequence[Choice]) -
     more = [f"{len(told) - _MOST_VALUES} more"] if len(told) > _MOST_VALUES else []
     *first, final = told[:_MOST_VALUES] + more
     can_be = f"{', '.join(first)} or {final}" if first else f"{final} alone"
-    rule = _RULES.get(last.name, "").format(
+    experts = max(layer.dims.get("expert", 0) for layer in setting.graph.compute_layers)
+    rule = _NO_EXPERTS if last.name in ("ep", "etp") and not experts else _RULES.get(last.name, "")
+    rule = rule.format(
         gpus=setting.gpus,
         host=setting.cluster.devices_per_host,
         blocks=num_blocks(setting.graph),
         shortest=SHORTEST_PART,
-        experts=max(layer.dims.get("expert", 0) for layer in setting.graph.compute_layers),
+        experts=experts,
     )
-    rule = f", since it {rule}" if rule else ""
+    rule = f", since {rule}" if rule else ""
     return (
         f"{words}, but {last.name} can{' then' * bool(others)} be {can_be}{rule}; keep one of these"
     )

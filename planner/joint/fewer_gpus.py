@@ -286,7 +286,8 @@ class FewerGpus:
         # of numbers that samples cannot be shared out among, others are faster
         few = insides(part, ("none",), short=False)
         once = [one for one in few if not estimates.plain.splits.refuses(one)]
-        found = list(with_variants(part, choices(part, once, (0,))))
+        every = with_variants(part, choices(part, once, (0,)))
+        found = [one for one in every if estimates.cuts.are_possible(one.parts)]
         stages = stages_of_zero(part)
         if not floors.attends:
             floors.learn_of(found)

@@ -52,6 +52,8 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
         Why what is held fixed and ruled out leaves nothing to search, None where it leaves some.
     runtime
         The name of the runtime that was asked for, None where none was.
+    under_others
+        Names of runtimes under which what cuts weights was searched beside the usual ones.
     no_splits
         Why the splits of one stage were not searched layer by layer to the end, None where they
         were, or are not asked for.
@@ -75,6 +77,7 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     refused: ContradictionError | None = None
     any_split: float = 0.0
     runtime: str | None = None
+    under_others: tuple[str, ...] = ()
     no_splits: Note | None = None
     own_splits: tuple[StagedStep, ...] = ()
     misfits: tuple[float, ...] = ()

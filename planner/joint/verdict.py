@@ -68,7 +68,8 @@ def search_notes(found: JointResult, best: StagedStep) -> tuple[Note, ...]:
         notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
     if found.no_splits is not None:
         notes.append(found.no_splits)
-    if found.runtime is None and best.runtime.name not in (DEFAULT_RUNTIME, "fsdp"):
+    searched = (DEFAULT_RUNTIME, "fsdp", *found.under_others)
+    if found.runtime is None and best.runtime.name not in searched:
         notes.append(Note.of("usual-is-faster", runtime=best.runtime.name))
     if found.left_out:
         notes.append(

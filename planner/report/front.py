@@ -46,6 +46,10 @@ class FrontAxis(Struct, frozen=True, kw_only=True):
     unit: float = 1.0
 
 
+# Room beside the plan that holds the most. [parts]
+_BESIDE = 0.1
+
+
 def _most(value: Callable[[Plan], float]) -> Callable[[Sequence[Plan]], float]:
     return lambda plans: max(map(value, plans))
 
@@ -53,7 +57,9 @@ def _most(value: Callable[[Plan], float]) -> Callable[[Sequence[Plan]], float]:
 _MEMORY = FrontAxis(
     title="peak memory of a GPU",
     value=lambda plan: plan.peak_memory,
-    end=lambda plans: plans[0].memory_capacity_bytes,
+    end=lambda plans: min(
+        plans[0].memory_capacity_bytes, (1.0 + _BESIDE) * max(one.peak_memory for one in plans)
+    ),
     text=figures.size,
     unit=2.0**30,
 )

@@ -87,10 +87,19 @@ def rival_sentence(plan: Plan) -> str:
     """The plan beside the fastest usual strategy that fits."""
     rival = best_rival(plan)
     if rival is None or rival.speed_up is None or rival.time is None:
-        return "none of the usual strategies can be used"
+        return no_rival(plan)
     much_faster = much(rival.speed_up)
     time = "" if much_faster == "as fast as" else f" ({format_seconds(rival.time)})"
     return f"{much_faster} {rival.short}{time}, the best usual strategy that fits"
+
+
+def no_rival(plan: Plan) -> str:
+    """That no usual strategy stands beside the plan."""
+    if all(one.costed for one in plan.baselines):
+        return "none of the usual strategies can be used"
+    if any(one.costed for one in plan.baselines):
+        return "none of the usual strategies that were compared can be used"
+    return "the usual strategies were not compared"
 
 
 def called(strategy: str) -> str:

@@ -35,7 +35,7 @@ def _compared(plan: Plan) -> str:
     """The plan beside the fastest usual strategy that fits."""
     rival = rivals.best_rival(plan)
     if rival is None or rival.speed_up is None:
-        return "none of the usual strategies can be used"
+        return rivals.no_rival(plan)
     return f"{figures.much(rival.speed_up)} {rivals.called(rival.name)}"
 
 

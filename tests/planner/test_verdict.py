@@ -15,9 +15,11 @@ from costmodels.graph import build_graph
 from planner import Plan
 from planner.cli.command import planner_command
 from planner.models import build
+from planner.notes import NO_TIME
 from planner.plan import Baseline
 from planner.report.html import report_text as html_page
 from planner.report.markdown import report_text as markdown_text
+from planner.report.rivals import rival_sentence
 from planner.report.verdict import verdict
 
 QUESTION = {"gpus": 8, "cluster": "lassen", "global_batch_size": 256, "cap": 16}
@@ -80,6 +82,16 @@ def test_another_split_is_compared_with_the_best_usual_strategy(split):
     assert "none of the usual strategies can be used" in verdict(
         dataclasses.replace(known, baselines=())
     )
+    # who stops a search is not told what nobody looked at
+    useless = {"step_time_s": None, "peak_memory_bytes": None, "fits": False}
+    late = Baseline(name="data", reason=NO_TIME, costed=False, **useless)
+    small = Baseline(name="filter", reason="does not divide", **useless)
+    for rows, sentence in (
+        ((late, late), "the usual strategies were not compared"),
+        ((late, small), "none of the usual strategies that were compared can be used"),
+    ):
+        assert sentence in verdict(dataclasses.replace(known, baselines=rows))
+        assert rival_sentence(dataclasses.replace(known, baselines=rows)) == sentence
 
 
 def test_where_nothing_is_split_it_says_so(data):

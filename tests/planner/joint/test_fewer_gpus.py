@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -389,3 +390,14 @@ def test_more_gpus_never_take_longer(model, batch):
         plan = planner.optimize(model, gpus=gpus, global_batch_size=batch, **QUESTION)
         assert plan.step_time_s <= best * (1.0 + EQUAL), gpus
         best = min(best, plan.step_time_s)
+
+
+def test_stages_that_a_runtime_cannot_fill_are_not_looked_for_on_fewer_gpus(config, tmp_path):
+    # nanotron fills stages by shares of the linear layers, of which this head has most
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(Path(config).read_text()), "vocab_size": 128_000}))
+    question = {"global_batch_size": 64, "precision": "fp16", "optimizer": "adam"}
+    plan = planner.optimize(
+        str(path), gpus=12, cluster="abci", memory="4 GiB", runtime="nanotron", **question
+    )
+    assert plan.idle_gpus

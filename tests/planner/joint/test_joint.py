@@ -291,7 +291,7 @@ def test_unknown_ways_to_rule_out_are_refused():
             r"tp=3 is kept, but tp can be 1, 2, 4 or 8, since it must divide the 8 GPUs",
         ),
         ("zero=5", None, r"zero=5 is kept, but zero can be 0, 1, 2 or 3; keep one of these"),
-        ("ep=2", None, r"ep can be 1 alone, since it must divide the 0 experts"),
+        ("ep=2", None, r"ep can be 1 alone, since the network has no experts"),
         ("dp=16", None, r"dp can be 1, 2, 4 or 8, since it must divide the 8 GPUs and the batch"),
         ("pp=2", "pipeline", r"pipeline is forbidden and pp=2 is kept, but pp can then be 1 alone"),
         ("micro_batches=1,tp=4,dp=2,pp=2", "offload", r"dp=2 is kept and pp=2 is kept, but pp can"),

@@ -168,6 +168,8 @@ def test_weights_are_cut_under_the_runtime_that_is_faster(asked):
     free, other = planner.optimize(**asked), planner.optimize(**asked, runtime="zero3")
     assert free.step_time_s <= other.step_time_s * (1.0 + 1e-9)
     assert free.search.lower_bound_s <= other.step_time_s * (1.0 + 1e-9)
+    # what was searched is not told to be a usual way that stands alone
+    assert not any("ways like it" in note for note in free.fallbacks)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
