@@ -32,7 +32,7 @@ from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.plans import bounded_by, left_idle
-from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.ranking import MARGIN, Ranking, most_estimated
 from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.shifted import MOST_GAINED, with_moved_blocks
@@ -319,7 +319,7 @@ class FewerGpus:
             bounds = ChoiceBounds(setting=part, estimates=estimates, floors=floors)
             ranking.refutes, ranking.at_least = bounds.memory.refutes, bounds.with_hosts
         ranked, _ = ranking.of(rows, every=False)
-        room = capacity * (1.0 + MEMORY_MARGIN)
+        room = most_estimated(estimates)
         partly, hybrid = self.wishes.leaves_some_again, self.wishes.leaves_shards
         ranked = with_refinements(ranked, ranking, partly=partly, hybrid=hybrid, limit=most)
         if partly:

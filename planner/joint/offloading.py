@@ -14,7 +14,7 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import least_copied, most_waiting, offloaded
-from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking, Rows
+from planner.joint.ranking import MARGIN, Ranking, Rows, most_estimated
 from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
@@ -60,7 +60,7 @@ def with_offload(
     heavier = (one for one in ranked if not (ranking.fits(one) or one.choice.again))
     alone = [one for one in heavier if not is_variant(one.choice)]
     # estimates of memory are not exact
-    most, refined = capacity * (1.0 + MEMORY_MARGIN), 0
+    most, refined = most_estimated(ranking.estimates), 0
     memory = MemoryBounds(ranking.estimates)
 
     def promises(choice: Choice) -> bool:

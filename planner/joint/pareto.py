@@ -12,7 +12,7 @@ from planner.joint.choices import computing_again
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.other_runtime import has_other, search_under_other
 from planner.joint.plans import stopped_plan
-from planner.joint.ranking import MEMORY_MARGIN
+from planner.joint.ranking import most_estimated
 from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
@@ -146,7 +146,7 @@ def _simulate_points(
     if first is None:
         return found
     pace, capacity = first.pace, first.setting.cluster.device.memory
-    fitting = [one for one in search_of if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+    fitting = [one for one in search_of if one.memory <= most_estimated(first.estimates)]
     rows = spread_out(estimated_front(fitting), MOST_POINTS)
     timely = pace.timely(rows, capacity)
     if len(timely) < len(rows):

@@ -16,8 +16,9 @@ from search.problem.deadline import Deadline
 # Estimates and simulations differ by a few percent: what is estimated to be slower than the best
 # simulated step by more than this is not simulated.
 MARGIN = 0.03
-# How far the estimate of memory may be above the memory of a device. The simulation decides.
-MEMORY_MARGIN = 0.03
+# How far the estimate of memory may be above the memory of a device, and where an allocator holds
+# more than its tensors, which a few blocks tell less of. The simulation decides.
+MEMORY_MARGIN, CACHED_MARGIN = 0.03, 0.1
 # What takes longer than the best estimate by more, by its passes alone, is not estimated in full.
 PASSED_OVER = 0.2
 # So many are estimated, none of which fits, before others are asked whether they may. [items]
@@ -25,6 +26,12 @@ IN_VAIN = 256
 # A choice with what no step of it takes less than, and many of them, the least first. [s]
 Row = tuple[float, Choice]
 Rows = Sequence[Row]
+
+
+def most_estimated(estimates: Estimates) -> float:
+    """What may fit is estimated to hold at most. [B]"""
+    margin = CACHED_MARGIN if estimates.runtime.caching else MEMORY_MARGIN
+    return estimates.setting.cluster.device.memory * (1.0 + margin)
 
 
 class Ranking(Struct, kw_only=True, eq=False):

@@ -13,7 +13,7 @@ from planner.joint.choices import Choice
 from planner.joint.cuts import WORTH_BALANCING
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fitting import with_fitting_cuts
-from planner.joint.ranking import MARGIN, MEMORY_MARGIN
+from planner.joint.ranking import MARGIN, most_estimated
 from planner.joint.simulations import MOST_WORK, Simulations
 
 # Moves that are simulated, the fastest by their estimates first. [items]
@@ -76,7 +76,6 @@ class _Moves(Struct, kw_only=True, dict=True):
     def climb(self) -> None:
         """Move a block of the best pipeline at a time, until none makes it faster."""
         simulations, before = self.simulations, math.inf
-        capacity = simulations.setting.cluster.device.memory
         most = simulations.rival * (1.0 + MARGIN)
         while True:
             staged = (one for one in simulations.fitting.items() if one[0].pp > 1 == one[0].chunks)
@@ -87,7 +86,7 @@ class _Moves(Struct, kw_only=True, dict=True):
             # equal stages stay where others are hardly faster
             worth = seconds * (1.0 + (MARGIN if choice.blocks else -WORTH_BALANCING))
             rows = shifted(simulations.estimates, choice)
-            fitting = (one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN))
+            fitting = (one for one in rows if one.memory <= most_estimated(simulations.estimates))
             near = [one for one in fitting if simulations.misjudged.expected(one) < worth]
             if not all(self.attempt(one.choice) for one in near[:MOST_SHIFTED]):
                 return

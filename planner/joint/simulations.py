@@ -28,7 +28,7 @@ from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.misjudged import Misjudged
 from planner.joint.pace import Pace
-from planner.joint.ranking import MARGIN, MEMORY_MARGIN
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN, most_estimated
 from planner.joint.runtimes import choice_runtime
 from planner.joint.variants import turn_of
 from planner.planning.options import SearchOptions
@@ -128,7 +128,7 @@ class Simulations:
         most = LATER_MISSES if self.tried else MOST_MISSES
         timely = [one for one in timely if one.choice not in self.tried]
         for rows in ([one for one in timely if turn_of(one.choice) == turn] for turn in range(3)):
-            fitting = [one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+            fitting = [one for one in rows if one.memory <= most_estimated(self.estimates)]
             # where what may fit does not, what is expected to fit may do
             surely = [one for one in fitting if one.memory <= capacity]
             self._simulate([*fitting[:most], *surely[:most]], bound)
@@ -211,7 +211,7 @@ class Simulations:
     @property
     def _most_estimated(self) -> float:
         """What may fit is estimated to hold at most, as far off as others were. [B]"""
-        return self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.misjudged.above
+        return most_estimated(self.estimates) * self.misjudged.above
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what computes blocks less again than is estimated to fit, as far as is cheap."""
