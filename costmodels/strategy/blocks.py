@@ -21,6 +21,23 @@ def is_transformer(graph: Graph) -> bool:
     return any(layer.kind == "attention" for layer in graph.compute_layers)
 
 
+def is_stack_on_tokens(kinds: Mapping[str, str]) -> bool:
+    """Whether a network is one stack of blocks with attention on what it embeds.
+
+    Images are not embedded, and an encoder and a decoder are two stacks.
+
+    Parameters
+    ----------
+    kinds
+        Of each layer by its name, in their order.
+    """
+    blocks = {name: block for name in kinds if (block := block_of(name)) is not None}
+    stacks = {block.rpartition(".")[0] for block in blocks.values()}
+    before = itertools.takewhile(lambda name: name not in blocks, kinds)
+    embeds = any(kinds[name] == "embedding" for name in before)
+    return "attention" in kinds.values() and len(stacks) == 1 and embeds
+
+
 def block_numbers(names: Sequence[str]) -> dict[str, int]:
     """The number of the block of each layer that lies in one, counted from 0 over all stacks."""
     blocks: dict[str, int] = {}

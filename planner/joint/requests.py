@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from costmodels.strategy.blocks import is_transformer
+from costmodels.strategy.blocks import is_stack_on_tokens, is_transformer
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.wishes import Wishes, parse_forbid, parse_keep
@@ -69,6 +69,9 @@ def wishes_of(request: Request, setting: Setting) -> Wishes:
         forbid=parse_forbid(request.forbid or ""),
         framework=request.framework,
         attends=is_transformer(setting.graph),
+        on_tokens=is_stack_on_tokens(
+            {layer.name: layer.kind for layer in setting.graph.compute_layers}
+        ),
         optimizer=setting.machine.training.optimizer,
     )
 

@@ -83,15 +83,16 @@ class Wishes(Struct, frozen=True, kw_only=True):
         Values by what they are of, see `KEPT`.
     forbid
         Names in `FORBIDDEN`.
-    framework, attends, optimizer
-        The one that must be able to run the plan, whether that is for a transformer, and the
-        optimizer; empty where nothing is said.
+    framework, attends, on_tokens, optimizer
+        The one that must be able to run the plan, whether that is for a transformer, and one of a
+        single stack of blocks on tokens, and the optimizer; empty where nothing is said.
     """
 
     keep: Mapping[str, object] = field(default_factory=dict)
     forbid: tuple[str, ...] = ()
     framework: str | None = None
     attends: bool = True
+    on_tokens: bool = True
     optimizer: str = ""
 
     @property
@@ -159,7 +160,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
         """Whether a choice is as wished for."""
         framework = FRAMEWORKS.get(self.framework or "")
         if framework is not None and not framework.runs(
-            way_of(choice, self.attends, self.optimizer)
+            way_of(choice, self.on_tokens, self.optimizer)
         ):
             return False
         # settings of frameworks do not say how context parallelism works
@@ -190,7 +191,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
             if usual is None or not isinstance(value, type(usual) | int):
                 continue
             # of what these say nothing without the parallelism that they are of
-            given: dict[str, Any] = {"attends": self.attends, "sequence_parallel": True}
+            given: dict[str, Any] = {"on_tokens": self.on_tokens, "sequence_parallel": True}
             given |= {"pp": 2} if name in ("chunks", "schedule") else {}
             given |= {"optimizer": training.optimizer} if name == "zero" else {}
             given |= {"tp": 2} if name == "sequence_parallel" else {}
@@ -212,14 +213,14 @@ class Wishes(Struct, frozen=True, kw_only=True):
             )
 
 
-def way_of(choice: Choice, attends: bool, optimizer: str = "") -> WayToTrain:
+def way_of(choice: Choice, on_tokens: bool, optimizer: str = "") -> WayToTrain:
     """What frameworks must be able to run of a choice.
 
     Parameters
     ----------
     choice
         The choice.
-    attends, optimizer
+    on_tokens, optimizer
         As of `Wishes`.
     """
     inside = choice.inside
@@ -236,7 +237,7 @@ def way_of(choice: Choice, attends: bool, optimizer: str = "") -> WayToTrain:
         recompute=str(inside.recompute),
         schedule=choice.schedule,
         optimizer=optimizer,
-        attends=attends,
+        on_tokens=on_tokens,
         sequence_parallel=inside.sequence_parallel,
         micro_batches=choice.micro_batches,
         offload=choice.offload,

@@ -30,8 +30,9 @@ class WayToTrain(Struct, frozen=True, kw_only=True):
         Of a step. [items]
     optimizer, precision
         By their names; empty where nothing is said.
-    attends, sequence_parallel
-        Whether the network is a transformer, and what tensor parallelism leaves whole is divided.
+    on_tokens, sequence_parallel
+        Whether the network is one stack of blocks with attention on tokens, and what tensor
+        parallelism leaves whole is divided.
     offload
         What lies in the memory of hosts.
     """
@@ -50,7 +51,7 @@ class WayToTrain(Struct, frozen=True, kw_only=True):
     micro_batches: int = 1
     optimizer: str = ""
     precision: str = ""
-    attends: bool = True
+    on_tokens: bool = True
     sequence_parallel: bool = True
     offload: tuple[str, ...] = ()
 
@@ -72,7 +73,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         Whether every layer may be split in its own way, in one stage.
     kinds
         Kinds of parallelism beside data parallelism that it knows, by one degree each of
-        transformers alone.
+        transformers on tokens alone: what it says of stages is for one stack of blocks.
     always_sequence
         Whether tensor parallelism always comes with that of the sequence.
     within_expert_all_or_none
@@ -124,8 +125,13 @@ class Framework(Struct, frozen=True, kw_only=True):
     def lacks(self, way: WayToTrain) -> Iterator[str]:
         """What it cannot express of a way to train, a sentence each."""
         for kind, ways in way.degrees().items():
-            if ways > 1 and (kind not in self.kinds or not (way.attends or self.by_layer)):
+            if ways > 1 and kind not in self.kinds:
                 yield f"{kind} parallelism of {ways} ways: {self.called} leaves it to the model"
+            elif ways > 1 and not (way.on_tokens or self.by_layer):
+                yield (
+                    f"{kind} parallelism of {ways} ways: {self.called} is told of it for one stack "
+                    "of blocks on tokens"
+                )
         if way.tp > 1 and self.always_sequence and not way.sequence_parallel:
             yield f"tensor without sequence parallelism: {self.called} has both together"
         if way.ep > 1 and way.etp not in (0, 1, way.tp) and self.within_expert_all_or_none:

@@ -350,6 +350,17 @@ FOR += [
 ]
 
 
+def test_stages_of_images_and_of_two_stacks_are_not_written_as_those_of_one_on_tokens(tmp_path):
+    question = {"gpus": 4, "cluster": "dgx-a100", "global_batch_size": 8}
+    for model in ("vit-b", "t5-11b"):
+        plan = planner.evaluate(model, strategy="megatron:pp=2,tp=2", **question)
+        for framework in ("torchtitan", "megatron"):
+            _, cannot = files(plan, framework, tmp_path)
+            assert any("one stack of blocks on tokens" in sentence for sentence in cannot)
+            with pytest.raises(ConflictError, match="one stack of blocks on tokens"):
+                planner.optimize(model, framework=framework, keep="pp=2", **question)
+
+
 @pytest.mark.parametrize(("model", "framework", "question"), FOR)
 def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, question, tmp_path):
     question = {"cluster": "dgx-a100", **question}
@@ -378,7 +389,7 @@ def test_frameworks_that_need_equal_blocks_get_them():
         ("gpt2", "deepspeed", {"keep": "tp=2"}, "--keep tp=2 (tensor parallelism of 2 ways"),
         ("gpt2", "accelerate", {"keep": "zero=1"}, "--keep zero=1 (ZeRO 1: FSDP cuts"),
         ("gpt2", "megatron", {"keep": "schedule=gpipe"}, "runs 1f1b or interleaved"),
-        ("vgg16", "megatron", {"keep": "tp=2"}, "leaves it to the model"),
+        ("vgg16", "megatron", {"keep": "tp=2"}, "one stack of blocks on tokens"),
         ("gpt2", "jax", {"keep": "pp=2"}, "pipeline parallelism of 2 ways"),
         ("gpt2", "jax", {"keep": "dp=4"}, "how each layer is split"),
         ("gpt2", "fsdp2", {"forbid": "tensor"}, "how each layer is split"),

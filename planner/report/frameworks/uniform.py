@@ -12,7 +12,7 @@ from collections import Counter
 from msgspec import Struct
 
 from costmodels.graph import SPATIAL_DIMS
-from costmodels.strategy.blocks import block_numbers
+from costmodels.strategy.blocks import block_numbers, is_stack_on_tokens
 from planner.plan import LayerPlan, Plan
 from planner.request.frameworks import WayToTrain
 
@@ -151,7 +151,7 @@ def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
         optimizer=plan.training.optimizer,
         precision=plan.training.precision,
         sequence_parallel=of.sequence_parallel,
-        attends=attends(plan),
+        on_tokens=is_stack_on_tokens({name: one.kind for name, one in plan.layers.items()}),
         offload=tuple(plan.offload),
     )
 
