@@ -36,6 +36,10 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
         What no step of one stage and one micro-batch takes less than. [s]
     num_choices, num_wished
         Global choices there are, and those as wished for. [items]
+    heavy
+        Those of the latter that are known to hold more than a device has before they are costed.
+    framework
+        That must be able to run the plan, None where none was named.
     estimates
         Of those that can be among the best, the fastest first.
     passed
@@ -67,6 +71,8 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     single_bound: float
     num_choices: int
     num_wished: int
+    heavy: tuple[Choice, ...] = ()
+    framework: str | None = None
     estimates: tuple[Estimate, ...] = ()
     passed: tuple[Choice, ...] = ()
     costs: Estimates | None = None

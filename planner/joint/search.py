@@ -185,6 +185,8 @@ class JointSearch:
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
+            heavy=tuple(self.heavy),
+            framework=self.wishes.framework,
             estimates=tuple(self.ranked),
             passed=tuple(passed),
             costs=self.estimates,

@@ -225,14 +225,14 @@ class Simulations:
             rows.remove(one := min(rows, key=self.misjudged.expected))
             if self._is_settled(one.choice):
                 continue
-            work += self.pace.work(one.choice)
             fewest = fewest_within(self.estimates, replace(one.choice, again=0), most)
             worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)  # whatever this one takes by itself
             expected = self.misjudged.expected(self.estimates.of(fewest))
-            enough = work > MOST_WORK or expected >= worth
+            enough = work + self.pace.work(one.choice) > MOST_WORK or expected >= worth
             if enough or not self.has_time(one.choice):
                 return
             found = self.attempt(one.choice, bound) if one.memory <= most else None
+            work += self.pace.layers if found is None else self.pace.work(one.choice)
             self.misjudged.learn(one, found)
             if found is not None and found.fits:
                 rows += one_fewer_again(self.estimates, one.choice)

@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 
 from costmodels.simulation import load_runtime
+from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
-from planner.joint.activations import LeastOfStages
+from planner.joint.activations import LeastOfStages, least_of_heavy
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
 from planner.joint.result import JointResult
@@ -19,6 +20,7 @@ from planner.planning.infeasible import stopped_error
 from planner.planning.staged import StagedStep
 from planner.planning.summary import PROVEN_GAP
 from planner.planning.usual import named, usual_degrees
+from planner.request.frameworks import FRAMEWORKS
 from planner.request.named_degrees import OWN_RUNTIMES
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
@@ -126,11 +128,12 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
     device = setting.cluster.device
     held, what = _least_on_devices(setting, found)
     least = held / setting.gpus + device.reserved_memory
-    proven = least > device.memory
+    every = _least_of_choices(setting, found)
+    proven = max(least, every) > device.memory
     needed = [one.capacity + one.short for one in found.every_step]
     needed += [device.memory + short for short in found.misfits]
     tightest = min(needed, default=math.inf)
-    short = max(least if proven else tightest, least) - device.memory
+    short = max(least, every if proven else tightest) - device.memory
     smallest = (
         f"the smallest of {len(needed)} simulated needs {format_bytes(tightest)} a GPU"
         if needed
@@ -139,10 +142,15 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
     own = len(found.own_splits)
     beside = f" and {own:,} with splits of their own" if own else ""
     space = f"{found.num_choices:,} ways to train{beside}"
-    if proven:
+    if least > device.memory:
         verdict = (
             f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
             "framework reserves"
+        )
+    elif proven:
+        verdict = (
+            f"no plan fits in memory: every way to train that {found.framework} has "
+            f"needs {format_bytes(every)} a GPU or more"
         )
     elif found.stopped_by:
         verdict = (
@@ -186,9 +194,22 @@ def _least_on_devices(setting: Setting, found: JointResult) -> tuple[float, str]
     return beside, "weights, gradients and optimizer state, beside what hosts have room for, are"
 
 
+def _least_of_choices(setting: Setting, found: JointResult) -> float:
+    """What a device holds at least where a framework has replicas alone, all of which are too much;
+    0 where that is not so. [B]
+
+    On fewer devices these hold no less.
+    """
+    replicas = found.framework is not None and not FRAMEWORKS[found.framework].kinds
+    if not replicas or found.offloads or len(found.heavy) < max(found.num_wished, 1):
+        return 0.0
+    stages = None if is_transformer(setting.graph) else LeastOfStages(setting)
+    return min(least_of_heavy(setting, found.heavy, stages))
+
+
 def _remedy(setting: Setting, found: JointResult) -> str:
     """What else would make room: the memory of hosts that are not used."""
-    if found.offloads or setting.cluster.groups:
+    if found.offloads or setting.cluster.groups or found.framework is not None:
         return ""
     if setting.cluster.host is None:
         return "say what its hosts hold, with a [host] table in the cluster's file, or "

@@ -548,3 +548,14 @@ def test_an_interrupt_of_the_splits_of_one_stage_is_told(config, monkeypatch, le
     plan = planner.optimize(config, **QUESTION)
     assert searched
     assert plan.search.stopped_by == "interrupt"
+
+
+def test_what_replicas_alone_need_is_proven_where_a_framework_has_nothing_else():
+    question = {"gpus": 16, "cluster": "dgx-h100", "framework": "deepspeed"}
+    with pytest.raises(InfeasibleError, match="every way to train that deepspeed has") as caught:
+        planner.optimize("llama3-8b", forbid="sharding", **question)
+    assert caught.value.proven
+    assert caught.value.missing_bytes > 2.0**35  # 16 bytes of each of 8 billion parameters
+    with pytest.raises(InfeasibleError) as caught:
+        planner.optimize("llama3-8b", memory="16 GiB", **question)
+    assert "offload" not in str(caught.value)  # which DeepSpeed's settings do not say

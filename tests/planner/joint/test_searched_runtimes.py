@@ -193,3 +193,11 @@ def test_what_an_allocator_holds_beside_tensors_hides_nothing_that_fits(memory):
     free = planner.optimize("bert-base", memory=memory, **question)
     narrower = planner.optimize("bert-base", memory=memory, forbid="pipeline", **question)
     assert free.step_time_s <= narrower.step_time_s * (1.0 + 1e-9)
+
+
+def test_what_does_not_fit_takes_no_place_of_what_computes_a_block_less_again():
+    question = {"gpus": 4, "cluster": "abci", "memory": "5349.4 MiB", "runtime": "nanotron"}
+    question |= {"global_batch_size": 64, "input_size": 1024, "precision": "fp16"}
+    free = planner.optimize("llama3.2-1b", **question)
+    kept = planner.optimize("llama3.2-1b", keep="micro_batches=32", **question)
+    assert free.step_time_s <= kept.step_time_s * (1.0 + 1e-9)
