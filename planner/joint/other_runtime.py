@@ -83,5 +83,4 @@ def with_other_runtime(search: JointSearch, deadline: Deadline, found: JointResu
     search.under_another = found
     other = run_or_hurry(search)
     is_faster = other.best is not None and other.best.seconds < seconds
-    best = other.best if is_faster else found.best
-    return replace(found.beside(other), best=best, under_others=(OTHER,))
+    return replace(found.beside(other), best=other.best if is_faster else found.best)

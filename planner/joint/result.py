@@ -38,8 +38,6 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
         Global choices there are, and those as wished for. [items]
     heavy
         Those of the latter that are known to hold more than a device has before they are costed.
-    framework
-        That must be able to run the plan, None where none was named.
     estimates
         Of those that can be among the best, the fastest first.
     passed
@@ -56,8 +54,8 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
         Why what is held fixed and ruled out leaves nothing to search, None where it leaves some.
     runtime
         The name of the runtime that was asked for, None where none was.
-    under_others
-        Names of runtimes under which what cuts weights was searched beside the usual ones.
+    under
+        Names of the runtimes under which it was searched.
     no_splits
         Why the splits of one stage were not searched layer by layer to the end, None where they
         were, or are not asked for.
@@ -72,7 +70,6 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     num_choices: int
     num_wished: int
     heavy: tuple[Choice, ...] = ()
-    framework: str | None = None
     estimates: tuple[Estimate, ...] = ()
     passed: tuple[Choice, ...] = ()
     costs: Estimates | None = None
@@ -83,13 +80,13 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
     refused: ContradictionError | None = None
     any_split: float = 0.0
     runtime: str | None = None
-    under_others: tuple[str, ...] = ()
+    under: tuple[str, ...] = ()
     no_splits: Note | None = None
     own_splits: tuple[StagedStep, ...] = ()
     misfits: tuple[float, ...] = ()
 
     def beside(self, other: JointResult) -> JointResult:
-        """What this and another search of the same question, over what it leaves out, came to.
+        """What this and another search of the same question, under another runtime, came to.
 
         The best of this, and estimates of this, stay.
         """
@@ -100,6 +97,7 @@ class JointResult(Struct, frozen=True, kw_only=True, eq=False):
             num_choices=self.num_choices + other.num_wished,
             num_wished=self.num_wished + other.num_wished,
             stopped_by=self.stopped_by or other.stopped_by,
+            under=(*self.under, *other.under),
         )
 
     @property

@@ -174,19 +174,18 @@ class JointSearch:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short or simulations.cut_short) and not stopped:
             stopped = "time limit"
-        asked = self.setting.asked_runtime
         return JointResult(
             best=simulations.best,
             simulated=tuple(simulations.simulated),
             misfits=tuple(simulations.misfits.short.values()),
             bound=bound,
             any_split=anyhow,
-            runtime=None if asked is None else asked.name,
+            runtime=getattr(self.setting.asked_runtime, "name", None),
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
             heavy=tuple(self.heavy),
-            framework=self.wishes.framework,
+            under=(self.runtime.name,),
             estimates=tuple(self.ranked),
             passed=tuple(passed),
             costs=self.estimates,

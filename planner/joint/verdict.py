@@ -70,7 +70,7 @@ def search_notes(found: JointResult, best: StagedStep) -> tuple[Note, ...]:
         notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
     if found.no_splits is not None:
         notes.append(found.no_splits)
-    searched = (DEFAULT_RUNTIME, "fsdp", *found.under_others)
+    searched = ("fsdp", *found.under)
     if found.runtime is None and best.runtime.name not in searched:
         notes.append(Note.of("usual-is-faster", runtime=best.runtime.name))
     if found.left_out:
@@ -149,7 +149,7 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
         )
     elif proven:
         verdict = (
-            f"no plan fits in memory: every way to train that {found.framework} has "
+            f"no plan fits in memory: every way to train that {_framework(setting)} has "
             f"needs {format_bytes(every)} a GPU or more"
         )
     elif found.stopped_by:
@@ -194,13 +194,19 @@ def _least_on_devices(setting: Setting, found: JointResult) -> tuple[float, str]
     return beside, "weights, gradients and optimizer state, beside what hosts have room for, are"
 
 
+def _framework(setting: Setting) -> str | None:
+    """That must be able to run the plan, None where none was named."""
+    return None if setting.request is None else setting.request.framework
+
+
 def _least_of_choices(setting: Setting, found: JointResult) -> float:
     """What a device holds at least where a framework has replicas alone, all of which are too much;
     0 where that is not so. [B]
 
     On fewer devices these hold no less.
     """
-    replicas = found.framework is not None and not FRAMEWORKS[found.framework].kinds
+    framework = _framework(setting)
+    replicas = framework is not None and not FRAMEWORKS[framework].kinds
     if not replicas or found.offloads or len(found.heavy) < max(found.num_wished, 1):
         return 0.0
     stages = None if is_transformer(setting.graph) else LeastOfStages(setting)
@@ -209,7 +215,7 @@ def _least_of_choices(setting: Setting, found: JointResult) -> float:
 
 def _remedy(setting: Setting, found: JointResult) -> str:
     """What else would make room: the memory of hosts that are not used."""
-    if found.offloads or setting.cluster.groups or found.framework is not None:
+    if found.offloads or setting.cluster.groups or _framework(setting) is not None:
         return ""
     if setting.cluster.host is None:
         return "say what its hosts hold, with a [host] table in the cluster's file, or "
