@@ -68,6 +68,7 @@ def report_text(plan: Plan) -> str:
         "options": figures.options(plan),
         "memory_sentence": sentences.memory_sentence(plan),
         "training_sentence": sentences.training_sentence(plan),
+        "shares_sentence": sentences.shares_sentence(plan),
         "searched": sentences.searched(plan),
         "quality_sentence": sentences.quality_sentence(plan),
         "space_sentence": sentences.space_sentence(plan),

@@ -135,9 +135,10 @@ def _splits_text(plan: Plan, runs: Sequence[LayerRun]) -> str:
             for r in runs
         ),
     )
-    return (
-        f"## The plan\n\n{splits}\n\nRuns of consecutive layers that are split alike:\n\n{listed}"
-    )
+    alike = "Runs of consecutive layers that are split alike:"
+    shares_of = sentences.shares_sentence(plan)
+    parts = ["## The plan", *([f"{shares_of}."] if shares_of else []), splits, alike, listed]
+    return "\n\n".join(parts)
 
 
 def _rivals_text(plan: Plan) -> str:

@@ -54,6 +54,16 @@ def quality_sentence(plan: Plan) -> str:
     return f"{text}; stopped early by {found.stopped_by}" if found.stopped_by else text
 
 
+def shares_sentence(plan: Plan) -> str:
+    """What shares of a step are of where several groups work; empty where one does."""
+    if plan.num_groups == 1:
+        return ""
+    return (
+        "Groups work at the same time, so times of layers are parts of "
+        f"{plan.num_groups} times the step"
+    )
+
+
 def training_sentence(plan: Plan) -> str:
     """Stages, micro-batches, sharding and recomputation beside the splits of layers.
 

@@ -6,6 +6,7 @@ import pytest
 
 import planner
 from planner.report.html import report_text
+from planner.report.markdown import report_text as markdown_text
 from planner.report.parallelism import parallelism, split_words
 from planner.report.runs import folded_blocks, runs_of_plan
 from planner.report.sentences import how
@@ -71,6 +72,13 @@ def test_shares_of_a_pipeline_are_parts_of_its_groups(pipeline):
     assert "The pipeline" in page
     for row in ("0 to 3", "4 to 7", "8 to 11", "12 to 15"):
         assert f">{row}</td>" in page
+
+
+def test_pages_say_what_shares_of_groups_are_of(pipeline):
+    sentence = "times of layers are parts of 4 times the step"
+    for text in (report_text(pipeline), markdown_text(pipeline)):
+        assert text.count(sentence) == 1
+    assert "times the step" not in markdown_text(evaluated("data"))
 
 
 def test_a_schedule_stands_in_brackets(pipeline):
