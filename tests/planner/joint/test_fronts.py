@@ -53,7 +53,7 @@ def test_a_front_that_was_cut_short_says_so(against):
     assert ("not all of the" in said) == (against == "memory")
 
 
-@pytest.mark.parametrize("batch", [8, 6])
+@pytest.mark.parametrize("batch", [8, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_front_begins_with_a_plan_as_fast_as_that_of_the_question_alone(tmp_path, batch):
     """Of slow networks it was 280 times as slow, without the plan that leaves GPUs without work."""
     cluster = tmp_path / "slow.toml"
