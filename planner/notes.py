@@ -164,6 +164,10 @@ WORDS: Mapping[str, str] = {
     "degrees-left-out": (
         "{count} of the degrees tried {count:was|were} left out, the first since {first}"
     ),
+    "several-meshes": (
+        "the layers need {count} meshes of ranks, and no splits along one that fit were found: "
+        "'planner export' to fsdp2 and jax refuses the plan"
+    ),
     # the plan
     "older-plan": (
         "the plan was made by an older version: its times are those that the search thought with, "

@@ -52,10 +52,10 @@ class FewerBySplits(Struct, frozen=True, kw_only=True):
         half = fewer_devices(setting) if self.needed and self.repeated else None
         others = [half.gpus] if half is not None else []
         host, power = setting.cluster.devices_per_host, 1 << (setting.gpus.bit_length() - 1)
-        for gpus, wanted in ((host, self.needed), (power, self.uneven)):
-            if wanted and gpus < setting.gpus:
-                work = least_work(setting) * setting.gpus
-                others += [gpus] if work / gpus < seconds else []
+        both = ((host, self.needed), (power, self.uneven))
+        if wanted := [gpus for gpus, is_wanted in both if is_wanted and gpus < setting.gpus]:
+            work = least_work(setting) * setting.gpus
+            others += [gpus for gpus in wanted if work / gpus < seconds]
         usable = filter(setting.cluster.can_use, others)
         return found | {gpus: on_gpus(setting, gpus) for gpus in usable}
 

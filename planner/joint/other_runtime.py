@@ -78,9 +78,9 @@ def with_other_runtime(search: JointSearch, deadline: Deadline, found: JointResu
         seconds = found.best.seconds
         options = replace(options, limit=min(options.limit, seconds))
         splits = KnownSplits.limited(options.limit)
-    search = search_under_other(setting, options, deadline, wishes, splits)
+    under_other = search_under_other(setting, options, deadline, wishes, splits)
     # layers that are gathered take what they do otherwise: what is too slow is not costed again
-    search.under_another = found
-    other = run_or_hurry(search)
+    under_other.under_another = found
+    other = run_or_hurry(under_other)
     is_faster = other.best is not None and other.best.seconds < seconds
     return replace(found.beside(other), best=other.best if is_faster else found.best)

@@ -16,8 +16,9 @@ from search.problem.deadline import Deadline
 # Estimates and simulations differ by a few percent: what is estimated to be slower than the best
 # simulated step by more than this is not simulated.
 MARGIN = 0.03
-# How far the estimate of memory may be above the memory of a device, and where an allocator holds
-# more than its tensors, which a few blocks tell less of. The simulation decides.
+# How far the estimate of memory may be above the memory of a device. The simulation decides. Where
+# an allocator holds more than its tensors, what lies between is told by a few blocks: of three
+# transformers under nanotron and megatron-core, nine of ten estimates are at most 7 % too large.
 MEMORY_MARGIN, CACHED_MARGIN = 0.03, 0.1
 # What takes longer than the best estimate by more, by its passes alone, is not estimated in full.
 PASSED_OVER = 0.2

@@ -180,7 +180,7 @@ class JointSearch:
             misfits=tuple(simulations.misfits.short.values()),
             bound=bound,
             any_split=anyhow,
-            runtime=getattr(self.setting.asked_runtime, "name", None),
+            runtime=None if self.setting.asked_runtime is None else self.runtime.name,
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,

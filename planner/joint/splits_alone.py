@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -11,14 +12,17 @@ from msgspec.structs import replace
 from costmodels.graph import Graph
 from planner.errors import InfeasibleError
 from planner.joint.hosts import on_gpus
-from planner.joint.plans import left_idle
+from planner.joint.plans import left_idle, stopped_plan
+from planner.notes import words
 from planner.plan import Plan
+from planner.plan.sharding import known_sharding
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
 from planner.planning.summary import bounded
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
+from search.problem.notes import Note
 
 # Part of a time limit that the search on all GPUs may take where fewer are asked as well, and that
 # of any mesh where there are several.
@@ -98,24 +102,32 @@ def _plan_in_one_mesh(
     if not isinstance(plan, Plan) or _has_one_mesh(plan):
         return plan
     found, least = plan, plan.search.lower_bound_s
-    bounds = []
+    bounds: list[float] = []
+    stopped = ""
     for number, mesh in enumerate(meshes):
         if _cut_short_by(plan) == "interrupt":
+            stopped = "interrupt"
             break
         graph = _along_mesh(setting.graph, mesh)
         part = deadline.part(1.0 / (len(meshes) - number))
         plan = _plan_or_error(replace(setting, graph=graph), options, part, known)
+        stopped = _cut_short_by(plan) or stopped
         if isinstance(plan, InfeasibleError):
             bounds += [math.inf] if plan.proven else []
         else:
             bounds.append(plan.search.lower_bound_s)
             if not _has_one_mesh(found) or plan.step_time_s < found.step_time_s:
                 found = plan
-    return bounded(found, max(least, min(bounds)) if len(bounds) == len(meshes) else least)
+    found = bounded(found, max(least, min(bounds)) if len(bounds) == len(meshes) else least)
+    found = stopped_plan(found, stopped)
+    if _has_one_mesh(found):
+        return found
+    note = words(Note.of("several-meshes", count=len(known_sharding(found.sharding).meshes)))
+    return dataclasses.replace(found, fallbacks=(*found.fallbacks, note))
 
 
 def _has_one_mesh(plan: Plan) -> bool:
-    return plan.sharding is not None and len(plan.sharding.meshes) == 1
+    return len(known_sharding(plan.sharding).meshes) == 1
 
 
 def _meshes_of(setting: Setting) -> Iterator[tuple[tuple[int, ...], ...]]:

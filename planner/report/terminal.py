@@ -133,6 +133,8 @@ def _show_runs(plan: Plan, console: Console, most: int) -> None:
     many = len(runs) > most
     layers, of = format_items(len(plan.layers), "layer"), format_items(len(runs), "run")
     show_section(console, f"Plan: {layers} in {of} split alike")
+    if shares_of := sentences.shares_sentence(plan):
+        show_sentence(console, shares_of)
     splits = terminal_table(["", "~split", ">layers", ">share"])
     for key, (run, number, seconds) in by_split.items():
         part = figures.percent(seconds / plan.time_of_groups)

@@ -129,8 +129,8 @@ class Framework(Struct, frozen=True, kw_only=True):
                 yield f"{kind} parallelism of {ways} ways: {self.called} leaves it to the model"
             elif ways > 1 and not (way.on_tokens or self.by_layer):
                 yield (
-                    f"{kind} parallelism of {ways} ways: {self.called} is told of it for one stack "
-                    "of blocks on tokens"
+                    f"{kind} parallelism of {ways} ways: what {self.called} is told of it is for "
+                    "one stack of blocks on tokens"
                 )
         if way.tp > 1 and self.always_sequence and not way.sequence_parallel:
             yield f"tensor without sequence parallelism: {self.called} has both together"

@@ -15,7 +15,9 @@ import planner
 from costmodels.errors import InputError
 from planner.cli.command import planner_command
 from planner.errors import ConflictError
+from planner.joint import splits_alone
 from planner.plan import Plan
+from planner.planning.infeasible import stopped_error
 from planner.report.frameworks import WRITERS, export_plan
 from planner.report.frameworks.uniform import uniform_degrees
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
@@ -372,6 +374,21 @@ def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, questio
         assert len({str(layer.distribution) for layer in plan.layers.values()}) > 1
     if framework == "deepspeed":
         assert {dim for layer in plan.layers.values() for dim in layer.degrees} <= {"sample"}
+
+
+def test_a_plan_that_needs_several_meshes_after_all_says_so(monkeypatch):
+    search, calls = splits_alone._plan_or_error, []
+
+    def only_without_a_mesh(*question):
+        calls.append(question)
+        return search(*question) if len(calls) == 1 else stopped_error("time limit")
+
+    monkeypatch.setattr(splits_alone, "_plan_or_error", only_without_a_mesh)
+    question = {"gpus": 24, "cluster": "abci", "global_batch_size": 6, "framework": "fsdp2"}
+    plan = planner.optimize("alexnet", **question)
+    assert len(calls) == 3  # six hosts have two orders of their axes
+    assert any("the layers need 2 meshes" in note for note in plan.fallbacks)
+    assert plan.search.stopped_by == "time limit"
 
 
 def test_frameworks_that_need_equal_blocks_get_them():

@@ -88,6 +88,8 @@ def test_each_simulation_of_a_proof_asks_whether_there_is_time(config, monkeypat
 class OnceLate(Deadline):
     """A deadline in an hour, of which estimates are left nothing when they first ask."""
 
+    __slots__ = ("parts",)
+
     def __init__(self):
         super().__init__(3600.0)
         self.parts = []
@@ -96,8 +98,6 @@ class OnceLate(Deadline):
         self.parts.append(share)
         late = self.parts.count(ESTIMATE_SHARE) == 1 and share == ESTIMATE_SHARE
         return Deadline(0.0) if late else super().part(share)
-
-    __slots__ = ("parts",)
 
 
 def test_estimates_that_were_cut_short_go_on_where_time_is_left(config):
