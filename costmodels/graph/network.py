@@ -306,7 +306,8 @@ def _check_losses(network: Network) -> None:
             if source in losses:
                 raise InputError(
                     f"network '{network.name}': a loss must be the last layer, which none reads, "
-                    f"but '{spec.name}' reads '{source}'; correct its inputs or use softmax"
+                    f"but '{spec.name}' reads '{source}'; correct its inputs, use softmax, "
+                    "or end in one loss alone"
                 )
 
 

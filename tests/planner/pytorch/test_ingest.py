@@ -213,6 +213,7 @@ def test_the_command_imports_from_the_folder_that_it_runs_in():
         (plain.own_failure, (2, 3), ("failed with BaseException: of its own kind",)),
         (plain.Leaves, (4, 8), ("cannot be traced", "SystemExit: 0")),
         (plain.Holds, (4, 8), ("failed with RecursionError",)),
+        (plain.SeveralLosses, (4, 8), ("a loss must be the last", "or end in one loss alone")),
         (plain.Nothing, (4, 8), ("its output must have values", "[4, 0]")),
         ("plain_models:property_of.network", (4, 8), ("OSError: no such weights",)),
         (plain.VGG, plain.leaves, ("the factory of inputs failed with SystemExit",)),
