@@ -27,7 +27,7 @@ from planner.joint.known_splits import KnownSplits
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
 from planner.joint.simulations import MOST_COMPARED
-from planner.joint.ways import AllowedWays, Leading, Way, simulated_way
+from planner.joint.ways import AllowedWays, Leading, Way, replacing, simulated_way
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep
@@ -72,14 +72,12 @@ class OwnSplits:
         What devices hold at least, however layers are split.
     known
         What layers cost, as of `planner.planning.staged.tried`.
-    best
-        The fastest that fits, of choices before.
+    best, before
+        The fastest that fits, of choices before; and as it was when these were not yet tried.
     rival
         The step of a plan that is known: others matter where they are faster. [s]
     in_vain
         Numbers of micro-batches with which none of these fits on more GPUs. [items]
-    beside
-        What steps must take less than to be better than these. [s]
     leading
         The fastest of these that fits, whether or not it is better.
     """
@@ -100,7 +98,7 @@ class OwnSplits:
     work: int = 0
     longest: float = 0.0
     stopped_by: str = ""
-    beside: float = math.inf
+    before: StagedStep | None = None
     leading: Leading | None = None
     ways: AllowedWays = field(init=False)
 
@@ -109,7 +107,7 @@ class OwnSplits:
 
     def run(self) -> None:
         """Try numbers of micro-batches, those first with which a step may be the fastest."""
-        self.beside = self.limit
+        self.before = self.best
         try:
             again = "none" if self.ways.blocks(self.setting.graph)[-1:] in ([], [0]) else "full"
             others = (n for n in self.ways.counts() if n not in self.in_vain)
@@ -337,19 +335,21 @@ class OwnSplits:
             if not self._has_time() or self.work >= self.most:
                 return None
             began = time.monotonic()
-            self.tried[key] = found = self._step(way, splits.distributions(choices), most)
+            found = self.tried[key] = self._step(way, splits.distributions(choices), most)
             self.longest = max(self.longest, time.monotonic() - began)
-            layers = len(choices)
-            self.work += layers * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
+            self.work += len(choices) * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
             if found is not None:
                 self.simulated.append(found)
                 # than others like it, it need not be faster by as much
-                least = self.beside if self.best is None else min(self.beside, self.best.seconds)
+                known = None if self.best is self.before else self.best
+                least = self.rival if known is None else known.seconds
                 if found.fits and (self.leading is None or found.seconds < self.leading.seconds):
                     # what was tried in vain is no reason to try fewer like the first that fits
                     self.work = 0 if self.leading is None else self.work
                     self.leading = Leading(found.seconds, splits, way, choices)
-                if found.fits and found.seconds < least:
+                if found.fits and found.seconds < min(
+                    least, replacing(self.before, found, LEAST_GAIN)
+                ):
                     self.best = found
                     self.options.tell("splitting layers", found.seconds)
         return self.tried[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from planner.joint.estimate import ROUNDING
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.wishes import Wishes
+from planner.planning.decision.choice import EQUAL
 from planner.planning.staged import StagedStep, told_or_simulated
 from planner.request.by_degrees import micro_graph, pieces_of_batch, with_sharding
 from planner.request.placement import PlacedNetwork
@@ -138,3 +140,23 @@ def simulated_way(
         return told_or_simulated(placed, own, None, pieces, lambda short: short > too_much)
     except InputError:
         return None
+
+
+def replacing(before: StagedStep | None, found: StagedStep, gain: float) -> float:
+    """What a step must take less than to take the place of a simpler plan. [s]
+
+    That one is out where another one is faster and needs no more memory, as in
+    `planner.planning.decision.choice`: so more memory never gives a slower plan of these.
+
+    Parameters
+    ----------
+    before
+        The step of the simpler plan, None without one.
+    found
+        The step.
+    gain
+        How much faster it must be where it needs more memory. [parts]
+    """
+    if before is None:
+        return math.inf
+    return before.seconds * (1.0 - (gain if found.peak_memory > before.peak_memory else EQUAL))

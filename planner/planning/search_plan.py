@@ -269,9 +269,10 @@ def _look_everywhere(
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free
-    bound = certify(search, profile, widen=not (least_memory or binds))
-    if not (least_memory or binds):
-        # on a timeline messages of branches and skips count, unlike in the bound
+    bound = certify(search, profile, widen=not least_memory)
+    if not least_memory:
+        # on a timeline messages of branches and skips count, unlike in the bound; and where the
+        # limit binds on the fastest of all, it need not bind on what takes little more
         for seen in (search.formulation, search.formulation.as_on_timeline):
             for choices in search.next_best(seen.problem(profile), num_best):
                 search.cost_once(choices)

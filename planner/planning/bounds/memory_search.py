@@ -19,6 +19,9 @@ from planner.planning.memory.mixtures import Choices, Mixtures
 from planner.planning.memory.prices import CLOSE, Climb, MemoryPrices, Point, balance
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.profile import Profile
+from search.elimination.within import cheapest_within
+from search.problem import ProblemError
+from search.problem.deadline import OutOfTime
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Prices that no plan is worth, in steps a peak of the fastest assignment.
@@ -28,6 +31,8 @@ LEAST_ROUNDS = 16
 # How many of the best answers at given prices are crossed with each other, and with how many of the
 # best within the limit and of the smallest.
 NEIGHBOURS, FURTHER = 8, 4
+# How often answers are looked for layer by layer, each time with more of what takes them longest.
+LINES = 2
 
 
 class MemorySearch(Struct, kw_only=True, eq=False):
@@ -236,6 +241,47 @@ class MemorySearch(Struct, kw_only=True, eq=False):
         pool = self._pool(problem, list(dict.fromkeys([*some[:1], *near, *some])))
         found = pool.cheapest(limit - self.margin)
         return self._meets_new(found if found or self.fits else pool.smallest(limit))
+
+    def line_up(self, limit: float, prices: Floats) -> None:
+        """Look layer by layer for what is fastest within a limit.
+
+        Parameters
+        ----------
+        limit
+            What may be held at any moment. [B]
+        prices
+            Of a byte at each moment, of which those that count have one. [s/B]
+        """
+        if self.search.stopped or not (price := float(prices.sum())):
+            return
+        formulation, free = self.search.formulation, self.at(np.zeros_like(prices))
+        sums = self.rows.never_less(formulation.without_times(), prices / price)
+        for held, beyond in sums:
+            profile, room = self.profile, limit - self.margin - beyond
+            for turn in range(LINES if room > 0.0 else 0):
+                try:
+                    found = cheapest_within(
+                        free.priced(formulation.problem(profile)),
+                        held,
+                        limit=room,
+                        price=price,
+                        count=NEIGHBOURS,
+                        deadline=self.search.deadline,
+                    )
+                except ProblemError:
+                    return  # too wide a graph: what follows looks between what was met
+                except OutOfTime:
+                    self.search.incumbent.stopped_by = "time limit"
+                    return
+                if not found:
+                    break
+                self.meet(*found)
+                peaks = self.rows.held(np.array(found)).max(axis=1)
+                if peaks.min() > limit:  # at other moments
+                    room -= float(peaks.min()) - limit
+                    continue
+                terms = formulation.terms(found[int((peaks <= limit).argmax())])
+                profile = profile.towards(int(terms.argmax()), 1.0 / (turn + 2))
 
     def _smallest(self) -> list[Choices]:
         """The assignments met so far that hold least at their peaks."""

@@ -161,3 +161,46 @@ class MemoryRows(Struct, frozen=True, kw_only=True, eq=False):
             costs[layer] = costs[layer] + paid
         edges = (*problem.edges, *self.by_pair(prices))
         return Problem(costs=tuple(costs), edges=edges, names=problem.names)
+
+    def never_less(self, problem: Problem, weights: Floats) -> list[tuple[Problem, float]]:
+        """What is held at some moments, as sums that are never less than the truth; any of them
+        within a limit will do.
+
+        Parameters
+        ----------
+        problem
+            The candidates, where nothing costs anything.
+        weights
+            How much each moment counts; they sum to 1. (moments,)
+
+        Returns
+        -------
+        What is held as costs, and what comes on top of it. [B]
+        """
+        held, rows = self.priced(problem, weights), self.in_flight
+        if rows is None:
+            return [(held, 0.0)]
+        sizes = rows.gradients.values()
+        sums = []
+        # what is in flight is no more than some buckets, and no more than all gradients
+        if sum(float(size.max()) for size in sizes) > rows.most:
+            sums.append((-rows.part, rows.most))
+        if sum(float(size.min()) for size in sizes) < rows.most:
+            sums.append((1.0 - rows.part, 0.0))
+        return [(self._with_gradients(held, part), beyond) for part, beyond in sums]
+
+    def _with_gradients(self, held: Problem, part: float) -> Problem:
+        """What is held with a part of all gradients.
+
+        Parameters
+        ----------
+        held
+            What is held, as costs. [B]
+        part
+            The part; below 0 where it is taken off.
+        """
+        assert self.in_flight is not None
+        costs = list(held.costs)
+        for layer, sizes in self.in_flight.gradients.items():
+            costs[layer] = costs[layer] + part * sizes
+        return Problem(costs=tuple(costs), edges=held.edges)

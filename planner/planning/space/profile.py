@@ -62,6 +62,32 @@ class Profile(NamedTuple):
             beside=weights[LINKED].sum() - counted[LINKED],
         )
 
+    def towards(self, term: int, part: float) -> Profile:
+        """A profile with some weight moved to one term.
+
+        Parameters
+        ----------
+        term
+            Number of the term, of all kinds one after the other.
+        part
+            How much of the weight is moved, from 0 to 1.
+        """
+        weights = np.zeros((NUM_KINDS, 1 + len(self.counted)))
+        weights.flat[term] = 1.0
+        other = Profile.of(weights)
+
+        def between(one: Floats, two: Floats) -> Floats:
+            return (1.0 - part) * one + part * two
+
+        return Profile(
+            counted=between(self.counted, other.counted),
+            plain=between(self.plain, other.plain),
+            alone=between(self.alone, other.alone),
+            linked=between(self.linked, other.linked),
+            beside=between(self.beside, other.beside),
+            exchanged=self.exchanged,
+        )
+
     @classmethod
     def even(cls, counted: float, num_layers: int) -> Profile:
         """The same of every layer, all-reduces slowing what they run beside.

@@ -19,6 +19,7 @@ from planner.joint.own_splits import LEAST_GAIN, OwnSplits, Way
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime
 from planner.joint.search import JointSearch
+from planner.joint.ways import replacing
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, told_or_simulated
@@ -150,11 +151,17 @@ def test_of_splits_that_fit_the_fastest_is_kept_however_little_faster(searched, 
     for price in steps:
         own._try(splits, Way(micro_batches=1, zero=0, again=0), price)
     assert own.best is second
-    # what takes the place of splits by degrees is faster than these by more
+    # what takes the place of splits by degrees needs no more memory or is faster by more
     slow = replace(found.best, waiting=found.best.waiting - 0.5 * LEAST_GAIN * first.seconds)
-    steps[3.0], own.best = slow, found.best
-    own._try(splits, Way(micro_batches=1, zero=0, again=0), 3.0)
+    hardly = replace(found.best, waiting=found.best.waiting - 0.1 * LEAST_GAIN * first.seconds)
+    steps[3.0], steps[4.0], own.best = slow, hardly, found.best
+    own._try(splits, Way(micro_batches=1, zero=0, again=0), 4.0)
     assert own.best is found.best
+    own._try(splits, Way(micro_batches=1, zero=0, again=0), 3.0)
+    assert own.best is slow
+    large = SimpleNamespace(peak_memory=slow.peak_memory * 1.01)
+    assert slow.seconds > replacing(found.best, large, LEAST_GAIN)
+    assert first.seconds < replacing(found.best, large, LEAST_GAIN)
 
 
 def test_without_time_the_best_stays(searched):
