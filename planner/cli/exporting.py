@@ -24,9 +24,11 @@ def export_command(plan_file: str, framework: str, folder: str) -> None:
     PLAN is a file that 'planner optimize -o' wrote.
     """
     from planner.plan import Plan
+    from planner.plan.edited import check_unedited
     from planner.report.frameworks import export_plan
 
-    written, cannot = export_plan(Plan.load(plan_file), framework, folder, [plan_file])
+    plan = check_unedited(Plan.load(plan_file), plan_file)
+    written, cannot = export_plan(plan, framework, folder, [plan_file])
     for path in written:
         write(f"written to {path}")
     for sentence in cannot:

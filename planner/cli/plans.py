@@ -169,10 +169,11 @@ def report_command(plan_file: str, outputs: tuple[str, ...], shown: Shown) -> No
         raise click.UsageError("-o writes reports and shows nothing; leave --json, -v and -q out")
     from planner.output import check_outputs
     from planner.plan import Plan
+    from planner.plan.edited import check_unedited
     from planner.report import write_report
 
     check_outputs([report_output("-o", path) for path in outputs], [plan_file])
-    plan = Plan.load(plan_file)
+    plan = check_unedited(Plan.load(plan_file), plan_file)
     for path in outputs:
         write_report(plan, path)
         write(f"report written to {path}")

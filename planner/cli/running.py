@@ -40,11 +40,12 @@ def verify_command(
     """
     from costmodels.errors import one_line
     from planner.plan import Plan
+    from planner.plan.edited import check_unedited
     from planner.report.verification import verification_facts, verification_lines
     from planner.torch.verify.ranks import RankError
     from planner.torch.verify.verify import verify_plan
 
-    plan = Plan.load(plan_file)
+    plan = check_unedited(Plan.load(plan_file), plan_file)
     try:
         found = verify_plan(plan, ranks=ranks, module=module, inputs=inputs, seed=seed)
     except RankError as error:

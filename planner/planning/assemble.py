@@ -23,6 +23,7 @@ from planner.plan import (
     shard_plan,
     tables_digest,
 )
+from planner.plan.edited import with_splits_digest
 from planner.planning.decision.simulator import PlannedStep, PlanSimulator, SimulatedChoices
 from planner.planning.prepare import UsualStrategies
 from planner.planning.space.costing import Costed
@@ -95,7 +96,7 @@ def assemble_plan(
         *memory_notes(step.memory.total / cluster.device.memory),
         *notes,
     )
-    return Plan(
+    plan = Plan(
         model=setting.model.name,
         input_shape=dict(setting.model.input_shape),
         global_batch_size=setting.batch,
@@ -128,6 +129,7 @@ def assemble_plan(
         device_peak_flops=cluster.mean_peak_flops(training.precision),
         sharding=_plan_sharding(formulation, costed, [level.name for level in cluster.levels]),
     )
+    return with_splits_digest(plan)
 
 
 def _plan_sharding(

@@ -21,6 +21,7 @@ from planner.plan import (
     given_solver,
     shard_plan,
 )
+from planner.plan.edited import with_splits_digest
 from planner.planning.assemble import input_hashes, memory_notes, opaque_notes
 from planner.planning.staged import StagedStep
 from planner.planning.usual import usual_trials
@@ -112,7 +113,7 @@ def plan_of_stages(
         *notes,
     )
     one_stage = len(strategy.stages) == 1 and not strategy.stages[0].recompute
-    return Plan(
+    plan = Plan(
         model=setting.model.name,
         input_shape=dict(setting.model.input_shape),
         global_batch_size=setting.batch,
@@ -152,6 +153,7 @@ def plan_of_stages(
         shares=strategy.shares,
         sharding=shard_plan(found.placed.graph, strategy, [level.name for level in cluster.levels]),
     )
+    return with_splits_digest(plan)
 
 
 def _peak_moment(step: SimulatedStep) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from costmodels.errors import InputError, one_line, plain
 from planner.plan import Plan
+from planner.plan.edited import check_unedited
 from planner.torch.trace import require_torch
 
 # The environment variable that has the path of the plan.
@@ -37,7 +38,7 @@ def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
         When the plan is for another number of ranks, or there is no such script.
     """
     require_torch()
-    plan = Plan.load(plan_file)
+    plan = check_unedited(Plan.load(plan_file), str(plan_file))
     if not script or not Path(script[0]).is_file():
         given = f"is '{script[0]}'" if script else "is none"
         raise InputError(

@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 from questions import SPLITS_ALONE
 
 import planner
 from costmodels.errors import InputError
+from planner.cli.command import planner_command
 from planner.models import build
 from planner.plan import FORMAT, VERSION, LayerPlan, Plan
+from planner.plan.edited import check_unedited
 
 ROOT = Path(planner.__file__).resolve().parent.parent
 QUESTION = {
@@ -175,6 +178,30 @@ def test_options_and_inputs_change_the_hashes(plan):
     )
     assert adam.hashes["network"] == plan.hashes["network"]
     assert adam.hashes["training"] != plan.hashes["training"]
+
+
+@pytest.mark.parametrize("what", ["degrees", "sharding", "micro-batches"])
+def test_what_was_edited_is_costed_again_before_it_is_used(plan, tmp_path, what):
+    path, new = tmp_path / "edited.json", tmp_path / "new.json"
+    document = json.loads(plan.to_json())
+    if what == "degrees":
+        document["layers"][0]["degrees"] = {"filter": list(plan.shape)}
+    elif what == "sharding":
+        document["sharding"]["layers"]["fc"] = document["sharding"]["layers"]["conv1"]
+    else:
+        document["schedule"]["micro_batches"] = 2
+    path.write_text(json.dumps(document))
+    runner = CliRunner()
+    for command in (["report"], ["export", "--to", "jax", "-o", str(tmp_path / "out")]):
+        outcome = runner.invoke(planner_command, [command[0], str(path), *command[1:]])
+        assert outcome.exit_code != 0
+        assert "was edited" in outcome.output
+    assert not (tmp_path / "out").exists()
+    size = ["--input-size", "64", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "32"]
+    asked = ["evaluate", "resnet18", *size, "--strategy", str(path), "-o", str(new), "-q"]
+    assert runner.invoke(planner_command, asked).exit_code == 0
+    assert check_unedited(Plan.load(new), "new") == Plan.load(new)
+    assert runner.invoke(planner_command, ["report", str(new)]).exit_code == 0
 
 
 def test_a_network_object_is_as_good_as_a_name(plan):

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from costmodels.errors import InputError
 from planner.plan import Plan
+from planner.plan.edited import check_unedited
 from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.launch import PLAN_VARIABLE
 from planner.torch.source import samples_of
@@ -48,9 +49,9 @@ def apply(
     Raises
     ------
     InputError
-        When the plan is for another number of ranks, or for another module.
+        When the plan is for another number of ranks, for another module, or was edited.
     """
-    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    plan = check_unedited(plan if isinstance(plan, Plan) else Plan.load(plan), "the plan")
     if not dist.is_initialized():
         raise InputError(
             "a plan is applied under torch.distributed, which must be initialised but is not; call "
