@@ -19,7 +19,7 @@ _RULES: Mapping[str, str] = {
     "dp": "it must divide the {gpus} GPUs and the batch",
     "tp": "it must divide the {gpus} GPUs, and lie within a host of {host}",
     "pp": "it must divide the {gpus} GPUs into at most {blocks} stages that can share the batch",
-    "cp": "it must divide the {gpus} GPUs, and leave attention parts of {shortest:,} positions",
+    "cp": "it must divide the {gpus} GPUs, and leave attention {shortest:,} positions or more",
     "ep": "it must divide the {experts} experts, and etp times that be a multiple of tp times cp",
     "etp": "it must be tp, or 1 with sequence parallelism",
     "micro_batches": "it must divide the samples of a replica",

@@ -19,7 +19,7 @@ from planner.joint import splits_alone
 from planner.plan import Plan
 from planner.planning.infeasible import stopped_error
 from planner.report.frameworks import WRITERS, export_plan
-from planner.report.frameworks.uniform import uniform_degrees
+from planner.report.frameworks.uniform import MOST_NAMED, uniform_degrees
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
 
 
@@ -363,6 +363,18 @@ def test_stages_of_images_and_of_two_stacks_are_not_written_as_those_of_one_on_t
                 planner.optimize(model, framework=framework, keep="pp=2", **question)
 
 
+def test_layers_that_do_not_follow_each_other_are_named_one_by_one(tmp_path):
+    question = {"gpus": 8, "cluster": "lassen", "global_batch_size": 256}
+    plan = planner.optimize("alexnet", **question)
+    _, cannot = files(plan, "megatron", tmp_path)
+    apart = [sentence for sentence in cannot if "layers (" in sentence]
+    assert apart
+    for sentence in apart:
+        names = sentence.partition("(")[2].partition(")")[0].split(", ")
+        assert set(names) - {"..."} <= set(plan.layers)
+        assert len(names) == min(int(sentence.split()[0]), MOST_NAMED)
+
+
 @pytest.mark.parametrize(("model", "framework", "question"), FOR)
 def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, question, tmp_path):
     question = {"cluster": "dgx-a100", **question}
@@ -370,6 +382,11 @@ def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, questio
     text, cannot = files(plan, framework, tmp_path)
     assert cannot == ()
     assert "Nothing." in text["NOTES.md"]
+    # what no file says is left to whoever starts it
+    left = text["NOTES.md"].partition("are to set")[2]
+    assert (f"- ranks: {plan.gpus:,}" in left) == (framework != "accelerate")
+    assert ("- optimizer: " in left) == (framework != "megatron")
+    assert ("- global batch: " in left) == (framework in ("accelerate", "fsdp2", "jax"))
     if model == "vgg16":
         assert len({str(layer.distribution) for layer in plan.layers.values()}) > 1
     if framework == "deepspeed":

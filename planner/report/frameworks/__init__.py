@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from costmodels.errors import InputError
+from costmodels.strategy.blocks import is_stack_on_tokens
 from costmodels.units import format_items
 from planner.output import Output, check_outputs, write_text
 from planner.plan import Plan
@@ -27,6 +28,19 @@ WRITERS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]
             "jax": jax,
         }
     )
+)
+
+
+# What files of a framework say beside splits; "network" where its own scripts build that.
+SAID: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "torchtitan": ("batch", "sequence", "precision", "network"),
+        "megatron": ("batch", "sequence", "optimizer", "precision", "network"),
+        "deepspeed": ("batch", "precision"),
+        "accelerate": ("ranks", "precision"),
+        "fsdp2": (),
+        "jax": (),
+    }
 )
 
 
@@ -70,7 +84,11 @@ def export_plan(
             f"the folder {place} cannot be made ({error.strerror}); choose another one (-o)"
         ) from None
     rows = "".join(f"- {sentence}\n" for sentence in cannot) or "Nothing.\n"
-    notes = f"# What of the plan for {plan.model} these files do not say\n\n{rows}"
+    left = "".join(f"- {what}\n" for what in _left_to_set(plan, framework))
+    notes = (
+        f"# What of the plan for {plan.model} these files do not say\n\n{rows}\n"
+        f"# What the launcher and the training script are to set\n\n{left}"
+    )
     written = {**files, "NOTES.md": notes}
     check_outputs(
         [
@@ -82,6 +100,28 @@ def export_plan(
     for name, text in written.items():
         write_text(place / name, text)
     return tuple(str(place / name) for name in written), cannot
+
+
+def _left_to_set(plan: Plan, framework: str) -> Iterator[str]:
+    """What of a step is neither split nor in the files of a framework."""
+    said = SAID[framework]
+    if "ranks" not in said:
+        idle = f"; {format_items(plan.idle_gpus, 'more GPU')} would have no work"
+        yield f"ranks: {plan.gpus:,}{idle if plan.idle_gpus else ''}"
+    if "batch" not in said:
+        parts = plan.schedule.micro_batches
+        yield f"global batch: {format_items(plan.global_batch_size, 'sample')}" + (
+            f", in {format_items(parts, 'micro-batch')}" if parts > 1 else ""
+        )
+    if "sequence" not in said and "sequence" in plan.input_shape:
+        yield f"length of sequences: {plan.input_shape['sequence']:,}"
+    if "optimizer" not in said:
+        yield f"optimizer: {plan.training.optimizer}"
+    if "precision" not in said:
+        yield f"precision: {plan.training.precision}"
+    kinds = {name: layer.kind for name, layer in plan.layers.items()}
+    if "network" in said and not is_stack_on_tokens(kinds):
+        yield f"network: the scripts of {framework} train stacks of blocks on tokens, not this one"
 
 
 def _uneven_hosts(plan: Plan) -> Iterator[str]:

@@ -16,6 +16,8 @@ from costmodels.strategy.blocks import block_numbers, is_stack_on_tokens
 from planner.plan import LayerPlan, Plan
 from planner.request.frameworks import WayToTrain
 
+# Layers that are named one by one. [items]
+MOST_NAMED = 4
 _FEATURES = ("filter", "channel", "head")
 
 
@@ -94,7 +96,7 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     said = [
         f"1 layer ({names[0]}) is split {split}"
         if len(names) == 1
-        else f"{len(names):,} layers ({names[0]} .. {names[-1]}) are split {split}"
+        else f"{len(names):,} layers ({_some_named(names)}) are split {split}"
         for split, names in apart.items()
     ]
     if len(zeros) > 1:
@@ -118,6 +120,12 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
         parts=parts,
         others=tuple(said),
     )
+
+
+def _some_named(names: list[str]) -> str:
+    """Layers by name, as many as are read at a glance: they need not follow each other."""
+    shown = names if len(names) <= MOST_NAMED else [*names[: MOST_NAMED - 1], "..."]
+    return ", ".join(shown)
 
 
 def attends(plan: Plan) -> bool:
