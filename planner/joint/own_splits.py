@@ -27,7 +27,7 @@ from planner.joint.known_splits import KnownSplits
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
 from planner.joint.simulations import MOST_COMPARED
-from planner.joint.ways import AllowedWays, Leading, Way, replacing, simulated_way
+from planner.joint.ways import AllowedWays, Leaders, Leading, Way, replacing, simulated_way
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep
@@ -45,7 +45,7 @@ LOWEST_PRICE, PRICES, HALVINGS = -8.0, (4.0, 3.0, 2.0, 1.0, 0.0, 6.0, 8.0), 5
 NEARLY_FITS = 0.02
 # Splits that are slower by more than the best plan are given up: others that the additive model has
 # cost more may be faster, with memory at a price or runs of layers merged. [parts]
-WORTH_OTHERS = 0.1
+WORTH_OTHERS = 0.2
 # To find any that fits is worth so many times the work. [items]
 MOST_IN_VAIN = 3
 # Runs that are merged at a time, the fastest by the additive model first. [items]
@@ -78,8 +78,8 @@ class OwnSplits:
         The step of a plan that is known: others matter where they are faster. [s]
     in_vain
         Numbers of micro-batches with which none of these fits on more GPUs. [items]
-    leading
-        The fastest of these that fits, whether or not it is better.
+    leaders
+        The fastest of these that fit, whether or not they are better.
     """
 
     setting: Setting
@@ -99,7 +99,7 @@ class OwnSplits:
     longest: float = 0.0
     stopped_by: str = ""
     before: StagedStep | None = None
-    leading: Leading | None = None
+    leaders: Leaders = field(default_factory=Leaders)
     ways: AllowedWays = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class OwnSplits:
             for floor, count in rows:
                 if floor < self.limit and self._has_time() and self.work < self.most:
                     self._try_count(count)
-            self._fit_whole()
+            self._fit_otherwise()
             self._merge()
         except OutOfTime:
             self.stopped_by = "time limit"
@@ -150,7 +150,7 @@ class OwnSplits:
     @property
     def most(self) -> int:
         """The work that these are worth, more where nothing else is known to fit. [items]"""
-        in_vain = self.leading is None and self.rival == math.inf
+        in_vain = not self.leaders.known and self.rival == math.inf
         return MOST_COMPARED * (MOST_IN_VAIN if in_vain else 1)
 
     def _has_time(self) -> bool:
@@ -223,8 +223,8 @@ class OwnSplits:
             return
         high, before = len(blocks) - 1, None
         # the price that is least for all of them is not the best for fewer
-        while most is not None and self.leading is not before:
-            low, before = 0, self.leading
+        while most is not None and self.leaders.first is not before:
+            low, before = 0, self.leaders.first
             while high - low > 1:
                 middle = (low + high) // 2
                 found = self._try(splits, replace(way, again=blocks[middle]), most)
@@ -271,32 +271,32 @@ class OwnSplits:
             low, high = (low, middle) if found.fits else (middle, high)
         return math.pow(2.0, high)
 
-    def _fit_whole(self) -> None:
-        """Hold less with nothing cut over replicas, too, where what is cut is the fastest.
+    def _fit_otherwise(self) -> None:
+        """Hold less with less cut over replicas, too.
 
         Other splits have a price then, which may hold less at the peak.
         """
-        if self.leading is None or self.leading.way.zero in self.ways.zeros()[:1]:
-            return
-        way, splits = replace(self.leading.way, zero=self.ways.zeros()[0]), self.leading.splits
-        blocks = self.ways.blocks(micro_graph(self.setting, way.micro_batches))
-        for again in reversed([count for count in blocks if count <= way.again]):
-            if self._raise_price(splits, replace(way, again=again)) is None:
-                return
+        for one in self.leaders.within(self.limit * (1.0 + WORTH_OTHERS)):
+            blocks = self.ways.blocks(micro_graph(self.setting, one.way.micro_batches))
+            for zero in (zero for zero in self.ways.zeros() if zero < one.way.zero):
+                for again in reversed([count for count in blocks if count <= one.way.again]):
+                    way = replace(one.way, zero=zero, again=again)
+                    if self._raise_price(one.splits, way) is None:
+                        break
 
     def _merge(self) -> None:
-        """Split runs of layers as their neighbours are, as long as the fastest becomes faster.
+        """Split runs of layers as their neighbours are, as long as that makes them faster.
 
         What it takes to change between unlike splits is more than the additive model has of it
         where other communication is under way.
         """
-        before = None
-        while self.leading is not before and self.leading is not None:
-            before = self.leading
-            if before.seconds >= self.limit * (1.0 + WORTH_OTHERS):
-                return
-            for choices in before.splits.merged(before.choices)[:MOST_MERGED]:
-                self._attempt(before.splits, before.way, choices)
+        for now in self.leaders.within(self.limit * (1.0 + WORTH_OTHERS)):
+            before = None
+            while now is not before:
+                before = now
+                for choices in now.splits.merged(now.choices)[:MOST_MERGED]:
+                    self._attempt(now.splits, now.way, choices)
+                now = self.leaders.known[now.way.alike]
 
     def _try(
         self, splits: LayerSplits, way: Way, price: float, most: float = math.inf
@@ -343,10 +343,10 @@ class OwnSplits:
                 # than others like it, it need not be faster by as much
                 known = None if self.best is self.before else self.best
                 least = self.rival if known is None else known.seconds
-                if found.fits and (self.leading is None or found.seconds < self.leading.seconds):
+                if found.fits:
                     # what was tried in vain is no reason to try fewer like the first that fits
-                    self.work = 0 if self.leading is None else self.work
-                    self.leading = Leading(found.seconds, splits, way, choices)
+                    self.work = self.work if self.leaders.known else 0
+                    self.leaders.offer(Leading(found.seconds, splits, way, choices))
                 if found.fits and found.seconds < min(
                     least, replacing(self.before, found, LEAST_GAIN)
                 ):

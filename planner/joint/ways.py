@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
@@ -49,6 +49,11 @@ class Way(Struct, frozen=True, kw_only=True):
     zero: int
     again: int
 
+    @property
+    def alike(self) -> tuple[int, int]:
+        """What ways have in common that compute other blocks again."""
+        return self.micro_batches, self.zero
+
 
 class Leading(Struct, frozen=True, eq=False):
     """The fastest splits that fit so far.
@@ -65,6 +70,28 @@ class Leading(Struct, frozen=True, eq=False):
     splits: LayerSplits
     way: Way
     choices: tuple[int, ...]
+
+
+class Leaders(Struct, eq=False):
+    """The fastest splits that fit so far, by what their ways have in common."""
+
+    known: dict[tuple[int, int], Leading] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Leading | None:
+        """The fastest of all."""
+        return min(self.known.values(), key=lambda one: one.seconds, default=None)
+
+    def within(self, limit: float) -> list[Leading]:
+        """Those that take less than a limit [s], the fastest first."""
+        near = (one for one in self.known.values() if one.seconds < limit)
+        return sorted(near, key=lambda one: one.seconds)
+
+    def offer(self, one: Leading) -> None:
+        """Keep splits if they are the fastest of their kind."""
+        before = self.known.get(one.way.alike)
+        if before is None or one.seconds < before.seconds:
+            self.known[one.way.alike] = one
 
 
 class AllowedWays(Struct, frozen=True):
