@@ -172,11 +172,19 @@ def search_plan(
         ranked=ranked,
         tightest=tightest,
         num_costed=len(met),
-        problem=None if search.bounding is None else search.bounding.problem(search.formulation),
+        problem=_best_problem(search),
         met=search.seen,
         pace=search.pace,
         least_memory=least and least + formulation.cluster.device.reserved_memory,
     )
+
+
+def _best_problem(search: AdditiveSearch) -> Problem | None:
+    """The problem with the best bound: one with prices on memory if any has them."""
+    known = search.bounding
+    if known is None or (known.memory is None and search.limited is not None):
+        return search.limited
+    return known.problem(search.formulation)
 
 
 def _cost_starts(search: AdditiveSearch, starts: Sequence[Sequence[int]]) -> None:

@@ -102,6 +102,8 @@ class AdditiveSearch(Struct, kw_only=True, eq=False):
         Every assignment met so far by its choices, in the order in which they were met.
     bounding
         The problem with the best bound so far.
+    limited
+        That with the best bound under a limit on memory, before more candidates came in.
     wide_work
         Work that is left for problems too wide for elimination, without a time limit.
     seconds
@@ -117,6 +119,7 @@ class AdditiveSearch(Struct, kw_only=True, eq=False):
     incumbent: Incumbent[Costed] = field(default_factory=lambda: Incumbent(bound=0.0))
     seen: dict[tuple[int, ...], Costed] = field(default_factory=dict)
     bounding: BoundingProblem | None = None
+    limited: Problem | None = None
     wide_work: float = WIDE_WORK
     seconds: float = 0.0
     certified: bool = False
@@ -186,6 +189,8 @@ class AdditiveSearch(Struct, kw_only=True, eq=False):
         formulation
             The same with further candidates, behind those that were there.
         """
+        if self.bounding is not None and self.bounding.memory is not None:
+            self.limited = self.bounding.problem(self.formulation)
         self.formulation = formulation
         self.bounding = None
         self.incumbent.bound = 0.0
