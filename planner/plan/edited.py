@@ -16,7 +16,8 @@ from planner.plan.carried import digest
 if TYPE_CHECKING:
     from planner.plan.plan import Plan
 
-# Its name among the hashes of a plan. Plans of before have none, and cannot tell.
+# Its name among the hashes of a plan. Files without it cannot tell. Whoever adds fields to what is
+# hashed raises the version of the files, and lets `planner.plan.older` take it out of those before.
 NAME = "splits"
 
 

@@ -457,4 +457,4 @@ def test_a_limit_that_the_fastest_plan_is_within_leaves_it():
         planner.optimize("unet", **question, memory=memory) for memory in ("1579 MiB", "1529 MiB")
     )
     assert more.peak_memory < 1529 * 2**20
-    assert less.step_time_s <= more.step_time_s * 1.001
+    assert less.step_time_s <= more.step_time_s * 1.005

@@ -28,7 +28,7 @@ def used_by(problem: Problem, seed: int) -> Problem:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(problems(limited=False), st.integers(0, 1000), st.floats(0, 1), st.floats(1e-3, 10))
 def test_the_best_within_a_limit_is_found(problem, seed, part, price):
     usage = used_by(problem, seed)

@@ -33,6 +33,8 @@ LEAST_ROUNDS = 16
 NEIGHBOURS, FURTHER = 8, 4
 # How often answers are looked for layer by layer, each time with more of what takes them longest.
 LINES = 2
+# That little above the bound hardly anything is found so. [parts]
+NEAR = 0.05
 
 
 class MemorySearch(Struct, kw_only=True, eq=False):
@@ -243,7 +245,7 @@ class MemorySearch(Struct, kw_only=True, eq=False):
         return self._meets_new(found if found or self.fits else pool.smallest(limit))
 
     def line_up(self, limit: float, prices: Floats) -> None:
-        """Look layer by layer for what is fastest within a limit.
+        """Look layer by layer for what is fastest within a limit, unless that is known nearly.
 
         Parameters
         ----------
@@ -252,7 +254,9 @@ class MemorySearch(Struct, kw_only=True, eq=False):
         prices
             Of a byte at each moment, of which those that count have one. [s/B]
         """
-        if self.search.stopped or not (price := float(prices.sum())):
+        known = self.search.incumbent
+        is_near = known.cost * (1.0 - NEAR) <= known.bound
+        if is_near or self.search.stopped or not (price := float(prices.sum())):
             return
         formulation, free = self.search.formulation, self.at(np.zeros_like(prices))
         sums = self.rows.never_less(formulation.without_times(), prices / price)

@@ -150,10 +150,10 @@ def _fit(inside: MemorySearch) -> None:
     """Look for the fastest assignments under the limit of a search."""
     search = inside.search
     prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-    inside.line_up(inside.limit, prices.prices)
     for _ in range(CROSSINGS):
         if search.stopped or not inside.cross(inside.limit, prices.prices):
             break
+    inside.line_up(inside.limit, prices.prices)
     if inside.fits and not search.stopped:
         best = maximise_bound(search, prices)
         inside.profile = Profile.of(best.weights)
