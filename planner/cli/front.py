@@ -29,7 +29,8 @@ def pareto_command(model: str, output: str | None, shown: Shown, **values: objec
 
     Every point is a plan; none is both faster and smaller than another. Against memory, the
     fastest is the plan of 'planner optimize'; others are ways to train by degrees, with one split
-    of all layers.
+    of all layers: where each can be split in its own way, 'planner optimize --memory' may find
+    plans that are far faster and no larger.
 
     MODEL is a built-in network (see 'planner models') or a network file.
     """
