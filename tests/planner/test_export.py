@@ -386,6 +386,8 @@ def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, questio
     left = text["NOTES.md"].partition("are to set")[2]
     assert (f"- ranks: {plan.gpus:,}" in left) == (framework != "accelerate")
     assert ("- optimizer: " in left) == (framework != "megatron")
+    # of these gpt2 alone is a stack of blocks on tokens
+    assert ("- network: " in left) == (framework in ("torchtitan", "megatron") and model != "gpt2")
     assert ("- global batch: " in left) == (framework in ("accelerate", "fsdp2", "jax"))
     if model == "vgg16":
         assert len({str(layer.distribution) for layer in plan.layers.values()}) > 1

@@ -47,6 +47,18 @@ def test_the_best_within_a_limit_is_found(problem, seed, part, price):
     assert min(costs, default=np.inf) == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
+def test_what_is_used_may_be_what_it_costs():
+    problem = random_problem(5, "series-parallel", num_nodes=6, forbidden=0.0)
+    least = min(cost for cost, _ in fitting(problem))
+    assert least > 0.0
+    for part, few in ((0.99, 0), (1.01, 1)):
+        found = cheapest_within(
+            problem, problem, limit=part * least, price=1.0, count=3, deadline=Deadline(None)
+        )
+        assert min(len(found), 1) == few
+        assert all(cost_and_peak(problem, one)[0] <= 1.01 * least for one in found)
+
+
 def test_a_narrow_beam_finds_what_is_nearly_the_best(monkeypatch):
     problem = random_problem(3, "series-parallel", num_nodes=30, candidates=(8, 8), forbidden=0.0)
     usage = used_by(problem, 3)
