@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from questions import SPLITS_ALONE
 
 import planner
@@ -16,6 +17,7 @@ def test_the_best_of_both_kinds_is_looked_for():
     assert plan.step_time_s < 0.215
 
 
+@pytest.mark.slow
 def test_moves_begin_from_what_exchanges_less_as_well():
     # the best of all runs of layers that one move changes is 43 ms, with less memory 40 were found
     question = {"gpus": 16, "cluster": "aws-p3.2xlarge", "global_batch_size": 64}

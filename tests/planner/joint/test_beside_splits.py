@@ -119,6 +119,7 @@ def test_what_no_split_takes_less_than_is_said_of_a_plan_of_stages(few):
     assert not any("less than 0" in note for note in few.fallbacks)
 
 
+@pytest.mark.slow
 def test_splits_of_fewer_gpus_are_asked_for_where_there_are_fewer_samples():
     question = {"cluster": "abci", "global_batch_size": 12, "optimizer": "adam"}
     question["memory"] = "828 MiB"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import planner
 
 GPT3 = {
@@ -13,6 +15,7 @@ GPT3 = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_cheap_by_itself_is_tried_after_what_is_not():
     """The first estimate is ZeRO 3 over 96 stages, 5 % slower when it is simulated."""
     free = planner.optimize("gpt3-175b", **GPT3, forbid="offload")

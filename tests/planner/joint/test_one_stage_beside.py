@@ -41,6 +41,7 @@ def test_splits_of_one_stage_are_searched_though_degrees_make_them_slow(tmp_path
     assert everything.search.lower_bound_s <= alone.step_time_s
 
 
+@pytest.mark.slow
 def test_layers_of_networks_with_hundreds_of_them_are_split_in_their_own_ways():
     # with more than 500 left out a pipeline took 157 ms, since 7 samples leave no other way to use
     # 16 GPUs
@@ -51,6 +52,7 @@ def test_layers_of_networks_with_hundreds_of_them_are_split_in_their_own_ways():
     assert everything.search.gap < 0.1
 
 
+@pytest.mark.slow
 def test_splits_are_given_up_by_what_is_best_on_a_timeline(tmp_path):
     # before messages of branches counted the best took 27 % longer than what moves made of it, so
     # that a pipeline was the plan that took 2 % longer

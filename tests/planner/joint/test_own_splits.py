@@ -277,6 +277,7 @@ def test_what_nearly_fits_with_the_least_in_all_may_fit_at_a_lower_price():
     assert steps[1] <= steps[0]
 
 
+@pytest.mark.slow
 def test_half_of_the_gpus_are_asked_for_other_splits_where_the_rest_repeats_their_work():
     asked = {"model": "vgg16", "cluster": "hkbu-10gbe", "global_batch_size": 64}
     asked |= {"memory": "1273.5 MiB", "forbid": "recompute", "optimizer": "adam"}

@@ -70,7 +70,15 @@ def sharded_steps(search: JointSearch, asked: dict[str, object], count: int) -> 
             marks=pytest.mark.slow,
         ),
         {"model": "vgg16", "gpus": 4, "cluster": "hkbu-10gbe", "global_batch_size": 8},
-        {"model": "resnet18", "gpus": 16, "cluster": "aws-p3.16xlarge", "global_batch_size": 64},
+        pytest.param(
+            {
+                "model": "resnet18",
+                "gpus": 16,
+                "cluster": "aws-p3.16xlarge",
+                "global_batch_size": 64,
+            },
+            marks=pytest.mark.slow,
+        ),
         {"model": "alexnet", "gpus": 8, "cluster": "aws-p3.2xlarge", "gradient_overlap": False},
     ],
     ids=lambda asked: asked["model"],
