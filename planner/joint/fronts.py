@@ -10,13 +10,15 @@ from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.answer import joint_plan
+from planner.joint.between import UNIT, filled
 from planner.joint.pareto import front
 from planner.joint.plans import stopped_plan
 from planner.joint.requests import scale_request, wishes_of
+from planner.joint.with_own_splits import may_differ
 from planner.plan import Plan
 from planner.planning.options import SearchOptions, Watch
 from planner.request.request import Request
-from planner.request.setting import find_cluster, gpu_counts, resolve
+from planner.request.setting import Setting, find_cluster, gpu_counts, resolve
 from search.problem.deadline import Deadline
 
 # Part of a time limit after which the fastest plan, whatever it holds, is to be there.
@@ -64,11 +66,48 @@ def pareto_request(request: Request, watch: Watch | None = None, *, spent: float
     if fastest is not None and fastest.search.stopped_by == "interrupt":
         return [fastest]
     try:
-        return front(setting, options, deadline, wishes, fastest)
+        points = front(setting, options, deadline, wishes, fastest)
     except KeyboardInterrupt:
         if fastest is None:
             raise
         return [stopped_plan(fastest, "interrupt")]
+    if fastest is None or points[0].search.stopped_by or not may_differ(setting, wishes):
+        return points
+
+    def answer(limit: float) -> Plan:
+        return _answer_under(limit, request, setting, options, deadline)
+
+    return filled(points, answer, setting.cluster.device.reserved_memory, deadline)
+
+
+def _answer_under(
+    limit: float, request: Request, setting: Setting, options: SearchOptions, deadline: Deadline
+) -> Plan:
+    """The answer to a question with so much memory of a GPU.
+
+    Parameters
+    ----------
+    limit
+        The memory. [B]
+    request, setting
+        The question, as it is asked and with every default filled in.
+    options, deadline
+        How to search, and when the answer must be there.
+
+    Raises
+    ------
+    InfeasibleError
+        When no plan that fits was found.
+    """
+    asked = dataclasses.replace(
+        request, gpus=setting.gpus, memory=limit, global_batch_size=setting.batch
+    )
+    said = (
+        f"memory of {limit / UNIT:.0f} MiB a GPU, a point of a front: what 'planner optimize "
+        f"--memory {limit / UNIT:.0f}MiB' finds"
+    )
+    under = replace(resolve(asked), defaults=(*setting.defaults, said))
+    return joint_plan(under, options, deadline, wishes=wishes_of(asked, under))
 
 
 def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:

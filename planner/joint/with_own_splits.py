@@ -12,6 +12,8 @@ from planner.joint.runtimes import splits_by_layer
 from planner.joint.search import JointSearch
 from planner.joint.sharded_splits import least_sharded
 from planner.joint.verdict import least_held
+from planner.joint.wishes import Wishes
+from planner.request.setting import Setting
 
 # What can be held fixed while layers are split in their own ways, and what cannot be ruled out.
 _FREE = frozenset({"pp", "micro_batches", "zero", "recompute", "schedule", "offload"})
@@ -42,6 +44,25 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
     return replace(found, bound=min(found.bound, max(sharded, found.any_split)))
 
 
+def may_differ(setting: Setting, wishes: Wishes) -> bool:
+    """Whether layers that are each split in their own way are searched beside all choices.
+
+    Parameters
+    ----------
+    setting, wishes
+        The question, and what is held fixed or ruled out.
+    """
+    usual = {"pp": 1, "schedule": "1f1b", "offload": "none"}
+    free = (
+        wishes.framework is None
+        and _FREE.issuperset(wishes.keep)
+        and _NEEDED.isdisjoint(wishes.forbid)
+        and all(wishes.keep.get(name, value) == value for name, value in usual.items())
+    )
+    of_one_stage = setting.gpus > 1 and not setting.cluster.groups and splits_by_layer(setting)
+    return free and of_one_stage and not is_transformer(setting.graph)
+
+
 def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
     """As `with_own_splits`, with the bound of choices alone.
 
@@ -51,15 +72,7 @@ def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
         As there.
     """
     setting, wishes = search.setting, search.wishes
-    usual = {"pp": 1, "schedule": "1f1b", "offload": "none"}
-    free = (
-        wishes.framework is None
-        and _FREE.issuperset(wishes.keep)
-        and _NEEDED.isdisjoint(wishes.forbid)
-        and all(wishes.keep.get(name, value) == value for name, value in usual.items())
-    )
-    of_one_stage = setting.gpus > 1 and not setting.cluster.groups and splits_by_layer(setting)
-    if found.stopped_by or not free or not of_one_stage or is_transformer(setting.graph):
+    if found.stopped_by or not may_differ(setting, wishes):
         return found
     if (
         found.best is None

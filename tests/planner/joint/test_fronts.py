@@ -9,10 +9,13 @@ from msgspec.structs import replace
 from questions import small_llama
 
 import planner
+from planner.errors import InfeasibleError
 from planner.joint import fronts
+from planner.joint.between import MOST_ASKED, filled
 from planner.joint.estimate import Estimate
 from planner.joint.pareto import spread_out
 from planner.report.front import front_sentence
+from search.problem.deadline import Deadline
 
 LATER = "zero-bubble,gpipe,offload,hybrid,all-to-all"
 
@@ -84,3 +87,63 @@ def test_who_interrupts_a_front_has_the_plan_that_was_found_before(monkeypatch):
     assert (
         point.step_time_s == planner.optimize("alexnet", gpus=2, global_batch_size=64).step_time_s
     )
+
+
+def test_layers_of_points_are_split_in_their_own_ways_where_limits_find_that():
+    """Less than the fastest needs took 2.5 times as long, though a limit found what is faster."""
+    asked = {"gpus": 4, "cluster": "lassen", "global_batch_size": 128}
+    points = planner.pareto("alexnet", **asked)
+    assert [one.step_time_s for one in points] == sorted(one.step_time_s for one in points)
+    held = [one.peak_memory for one in points]
+    assert held == sorted(held, reverse=True)
+    assert points[1].step_time_s < 1.5 * points[0].step_time_s
+    assert "less and less" in front_sentence(points, "memory")
+    for one in points[1:2]:
+        said = next(text for text in one.defaults if "a point of a front" in text)
+        limit = said.split()[2]
+        best = planner.optimize("alexnet", **asked, memory=f"{limit} MiB")
+        assert one.step_time_s == best.step_time_s
+        assert one.search.lower_bound_s <= points[0].step_time_s
+
+
+@pytest.fixture(scope="module")
+def two():
+    """A front of two points, half as much memory taking twice as long."""
+    plan = planner.evaluate("resnet18", gpus=4, strategy="data")
+    more = dataclasses.replace(plan, step_time_s=1.0, memory_bytes={"weights": 2.0**34})
+    return [more, dataclasses.replace(plan, step_time_s=2.0, memory_bytes={"weights": 2.0**33})]
+
+
+def test_limits_are_asked_for_where_points_are_far_apart(two):
+    asked = []
+
+    def ask(limit):
+        asked.append(limit)
+        if limit < 2.0**33:
+            raise InfeasibleError("none", missing_bytes=1.0, layer="")
+        held = {"weights": 0.99 * limit}
+        return dataclasses.replace(two[0], step_time_s=1.9 * 2.0**33 / limit, memory_bytes=held)
+
+    points = filled(two, ask, 0.0, Deadline(None))
+    # first as much as the least has, and nothing twice
+    assert asked[0] == 2.0**33
+    assert len(asked) == len(set(asked)) <= MOST_ASKED
+    steps, held = (
+        [getattr(one, name) for one in points] for name in ("step_time_s", "peak_memory")
+    )
+    assert steps == sorted(steps)
+    assert held == sorted(held, reverse=True)
+    assert len(points) > 3
+    assert points[-1].peak_memory == pytest.approx(0.99 * 2.0**33)
+    assert not points[0].search.stopped_by
+
+
+@pytest.mark.parametrize("reason", ["interrupt", "time limit"])
+def test_limits_that_there_is_no_time_for_leave_the_front(two, reason):
+    def ask(limit):
+        raise InfeasibleError("none", missing_bytes=1.0, layer="", stopped_by=reason)
+
+    points = filled(two, ask, 0.0, Deadline(None))
+    assert [one.step_time_s for one in points] == [1.0, 2.0]
+    assert points[0].search.stopped_by == reason
+    assert filled(two, ask, 0.0, Deadline(0.0))[0].search.stopped_by == "time limit"
