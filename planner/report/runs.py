@@ -204,11 +204,14 @@ def main_split(plan: Plan, most: int = 2) -> str:
     most
         How many to name; the others are counted. [items]
     """
-    rows = list(shares(plan).values())
-    total = sum(seconds for _, _, seconds in rows)
+    times: dict[str, float] = {}
+    for run, _, seconds in shares(plan).values():
+        # splits at unlike levels may be one in short
+        times[run.short] = times.get(run.short, 0.0) + seconds
+    rows = sorted(times.items(), key=lambda row: -row[1])
+    total = sum(times.values())
     if len(rows) == 1 or total <= 0.0:
-        return rows[0][0].short
-    named = [(run, time) for run, _, time in rows[:most] if time >= LEAST_NAMED * total]
-    main = [(run, time / total) for run, time in named]
-    text = ", ".join(f"{run.short} ({100.0 * share:.0f} %)" for run, share in main)
+        return rows[0][0]
+    main = [(short, time / total) for short, time in rows[:most] if time >= LEAST_NAMED * total]
+    text = ", ".join(f"{short} ({100.0 * share:.0f} %)" for short, share in main)
     return f"{text}, {len(rows) - len(main)} more" if len(rows) > len(main) else text

@@ -349,6 +349,17 @@ def test_the_summary_is_one_line_with_the_main_split() -> None:
     assert main_split(make_plan()).startswith("sample 16 x height 4 (")
 
 
+def test_splits_that_read_the_same_are_one_of_the_summary() -> None:
+    """At unlike levels they were two of it: "channel 4 (39 %), channel 4 (20 %)"."""
+    rows = [
+        layer("conv1", sample=(1, 16)),
+        layer("conv2", channel=(4, 1)),
+        layer("conv3", channel=(1, 4)),
+    ]
+    text = main_split(make_plan(layers={row.name: row for row in rows}))
+    assert text == "channel 4 x replicated 16 (67 %), sample 16 x replicated 4 (33 %)"
+
+
 class Page(HTMLParser):
     """Checks that tags are balanced, and gathers text and attributes."""
 
