@@ -199,6 +199,11 @@ def pool(
     """
     (x,) = inputs
     windows = _windows(name, x, kernel, kernel if stride is None else stride, padding, 1)
+    if any(2 * w.padding > w.kernel for w in windows.values()):
+        raise InputError(
+            f"layer '{name}': the padding of a pool must be at most half its kernel but is "
+            f"{padding} of {kernel}; choose less padding or a larger kernel"
+        )
     axes = [a for a in x.axes if a.name not in SPATIAL_DIMS]
     axes += [
         Axis(name=a.name, extent=_out_extent(a, windows[a.name], ceil_mode), dim=a.name)

@@ -325,6 +325,7 @@ def test_equal_work_has_an_equal_signature() -> None:
             {"filters": 4, "kernel": 3, "transposed": True},
             "must have kernel equal",
         ),
+        ("pool", [IMAGE], {"kernel": 2, "padding": 2}, "at most half its kernel but is 2 of 2"),
         ("pool", [IMAGE], {"kernel": 9}, "dim height must have at least 1 position"),
         ("attention", [HIDDEN], {"heads": 3}, "heads must divide"),
         ("attention", [{**TOKENS, "hidden": 8}], {"heads": 1}, "query, key and value"),
