@@ -65,7 +65,7 @@ class Pace(Struct, kw_only=True, eq=False):
         """
         work = self.work(choice)
         effort = self._effort(work) + plans * ASSEMBLY * self._effort(max(work, self.most))
-        return self.seconds * effort <= self.deadline.remaining + GRACE
+        return self.seconds * effort <= self.deadline.earlier(-GRACE).remaining
 
     def timely(self, ranked: Sequence[Estimate], capacity: float) -> list[Estimate]:
         """Those that there is time to simulate, or the one of least work: without one is no plan.

@@ -76,6 +76,8 @@ class JointSearch:
         What the same question came to on another number of GPUs: what that costed is known here.
     under_another
         What the same question came to under another runtime: what passes take is known there.
+    unlisted
+        What choices take at least that there was no time to list. [s]
     """
 
     setting: Setting
@@ -93,6 +95,7 @@ class JointSearch:
     heavy: list[Choice] = field(default_factory=list)
     refused: ContradictionError | None = None
     cut_short: bool = False
+    unlisted: float = math.inf
     ranked: list[Estimate] = field(default_factory=list)
     least: LeastOfStages | None = None
     estimates: Estimates = field(init=False)
@@ -164,7 +167,7 @@ class JointSearch:
             else:
                 plain = [row for row in rows if not is_variant(row[1])]
                 self.ranked, left = ranking.of(plain or rows, every=True)
-                bound = min([left, *(bounds.of(one.choice) for one in self.ranked)])
+                bound = min([left, self.unlisted, *(bounds.of(one.choice) for one in self.ranked)])
             self.cut_short |= ranking.cut_short
             looked = self.ranked or passed or simulations.tried or self.cut_short
             if self.wishes.any and self.left_out and not looked:
@@ -250,7 +253,7 @@ class JointSearch:
             found = refine(found)
             # they take no places of the others, and are compared with all of them
             count = len(found)
-            left = min(left, ranking.add(variants, found, every=last, margin=margin))
+            left = min(left, self.unlisted, ranking.add(variants, found, every=last, margin=margin))
             best = min(
                 (one.seconds for one in found[:count] if ranking.fits(one)), default=math.inf
             )
@@ -324,12 +327,7 @@ class JointSearch:
     def _floors(self, floors: PipelineBounds, deadline: Deadline) -> list[tuple[float, Choice]]:
         """All choices whose weights fit, with what no step of them takes less than, by that.
 
-        Parameters
-        ----------
-        floors
-            Knows it.
-        deadline
-            After which a choice gets 0.
+        That is 0 after the deadline, and what there is no time to list is not among them.
         """
         fitting: list[Choice] = []
         weights = LeastWeights(self.setting)
@@ -342,6 +340,9 @@ class JointSearch:
         for choice in with_variants(self.setting, choices(self.setting, inside, zero)):
             if not cuts.are_possible(choice.parts):
                 continue
+            if fitting and self.deadline.passed:
+                self.cut_short, self.unlisted = True, 0.0
+                break
             every.append(choice)
             if kept and not is_variant(choice):
                 choice = replace(choice, offload=kept)
@@ -351,7 +352,7 @@ class JointSearch:
                 fits = weights.fit(choice) and (self.least is None or self.least.fit(choice))
                 (fitting if fits else self.heavy).append(choice)
         self.num_choices += len(every)
-        if self.wishes.any and every and not self.num_wished:
+        if self.wishes.any and every and not self.num_wished and not self.cut_short:
             self.refused = contradiction(self.setting, self.wishes, every)
         if not (floors.attends or deadline.passed):
             floors.learn_of(fitting)

@@ -46,7 +46,9 @@ class Deadline:
         seconds
             How much earlier; below zero for a later one. [s]
         """
-        return Deadline(self.remaining - seconds, self.work)
+        found = Deadline(None, self.work)
+        found._end = self._end - seconds
+        return found
 
     def part(self, share: float) -> Deadline:
         """A deadline after a share of the time that is left."""

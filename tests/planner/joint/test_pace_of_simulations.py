@@ -17,18 +17,12 @@ from planner.joint.pace import Pace
 from planner.joint.runtimes import searched_runtime
 from planner.joint.ways_inside import insides
 from planner.planning.options import SearchOptions
+from planner.planning.search_plan import GRACE
 from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import Setting, resolve
 from search.problem.deadline import Deadline
-
-
-class Left:
-    """A deadline with so much time left."""
-
-    def __init__(self, remaining: float) -> None:
-        self.remaining = remaining
 
 
 def choice(micro_batches: int, zero: int = 3, schedule: str = "gpipe") -> Choice:
@@ -50,7 +44,7 @@ def estimate(micro_batches: int, memory: float = 1.0) -> Estimate:
 
 
 def pace(remaining: float) -> Pace:
-    return Pace(deadline=Left(remaining), layers=1000)
+    return Pace(deadline=Deadline(remaining), layers=1000)
 
 
 def test_without_a_limit_all_is_simulated():
@@ -68,6 +62,13 @@ def test_one_is_simulated_in_any_case_and_of_those_that_fit_the_quickest():
     assert pace(0.0).timely(rows, 1.0) == [rows[3]]
     assert pace(0.0).timely(rows[1:2], 1.0) == rows[1:2]
     assert pace(0.0).timely([], 1.0) == []
+
+
+def test_nothing_is_begun_after_the_time_that_is_allowed_beyond_a_limit():
+    """Each was allowed half a second from when it was asked for, however late that was."""
+    late = Pace(deadline=Deadline(-GRACE), layers=1000)
+    assert not late.allows(choice(1, zero=1))
+    assert Pace(deadline=Deadline(0.0), layers=1000, seconds=1e-9).allows(choice(1, zero=1))
 
 
 def test_folded_micro_batches_cost_nothing():
