@@ -26,7 +26,6 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.known_splits import KnownSplits
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
-from planner.joint.simulations import MOST_COMPARED
 from planner.joint.ways import AllowedWays, Leaders, Leading, Way, replacing, simulated_way
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
@@ -41,17 +40,16 @@ LEAST_GAIN = 0.005
 # hold less in all, they may hold more of at the peak. The first that fits is lowered to the lowest
 # or to the first; so often the range is halved. [items]
 LOWEST_PRICE, PRICES, HALVINGS = -8.0, (4.0, 3.0, 2.0, 1.0, 0.0, 6.0, 8.0), 5
-# What lacks less may fit at other prices. [parts]
-NEARLY_FITS = 0.02
+# What lacks less may fit at other prices, even at such that little else changes. [parts]
+NEARLY_FITS, GENTLE = 0.02, (-5.0, -2.0, 1.0)
 # Splits that are slower by more than the best plan are given up: others that the additive model has
 # cost more may be faster, with memory at a price or runs of layers merged. [parts]
 WORTH_OTHERS = 0.2
-# To find any that fits is worth so many times the work. [items]
-MOST_IN_VAIN = 3
-# Runs that are merged at a time, the fastest by the additive model first. [items]
-MOST_MERGED = 8
-# What the layers of such a plan are split by.
-NAME = "splits layer by layer"
+# Layers that are laid out, and how many times as many to find any that fits. [items]
+MOST_WORK, MOST_IN_VAIN = 60_000, 3
+# Runs that are merged at a time, the fastest by the additive model first, and ways from which they
+# are that differ in what is computed again. [items]
+MOST_MERGED, MOST_OF_A_KIND = 8, 3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -124,13 +122,7 @@ class OwnSplits:
             self.stopped_by = "interrupt"
 
     def shard(self, splits: KnownSplits) -> None:
-        """Try every stage of ZeRO on splits that are known, where that may be worth it.
-
-        Parameters
-        ----------
-        splits
-            Of all layers.
-        """
+        """Try every stage of ZeRO on known splits of all layers, where that may be worth it."""
         for zero in self.ways.zeros() if splits.worth_sharding and 1 in self.ways.counts() else ():
             if zero and 0 in self.ways.blocks(self.setting.graph) and self._has_time():
                 way = Way(micro_batches=1, zero=zero, again=0)
@@ -151,7 +143,7 @@ class OwnSplits:
     def most(self) -> int:
         """The work that these are worth, more where nothing else is known to fit. [items]"""
         in_vain = not self.leaders.known and self.rival == math.inf
-        return MOST_COMPARED * (MOST_IN_VAIN if in_vain else 1)
+        return MOST_WORK * (MOST_IN_VAIN if in_vain else 1)
 
     def _has_time(self) -> bool:
         """Whether there is time for as much as took the longest so far."""
@@ -251,9 +243,9 @@ class OwnSplits:
         splits, way
             As of `_fit`.
         """
-        found = self._try(splits, way, 0.0)
+        free = found = self._try(splits, way, 0.0)
         # at its peak a device holds gradients of what it keeps beside that, as much at most
-        if found is None or found.short > 2.0 * splits.saved(way.zero, 2.0 ** PRICES[0]):
+        if free is None or free.short > 2.0 * splits.saved(way.zero, 2.0 ** PRICES[0]):
             return None
         near = NEARLY_FITS * self.setting.cluster.device.memory
         for high in PRICES:
@@ -261,6 +253,10 @@ class OwnSplits:
             if found is None or not 0.0 < found.short < near:
                 break
         if found is None or not found.fits:
+            for high in GENTLE if free.short < near else ():
+                found = self._try(splits, way, 2.0**high)
+                if found is not None and found.fits:
+                    return math.pow(2.0, high)
             return None
         low = LOWEST_PRICE if high <= PRICES[0] else PRICES[0]
         for _ in range(HALVINGS):
@@ -276,7 +272,7 @@ class OwnSplits:
 
         Other splits have a price then, which may hold less at the peak.
         """
-        for one in self.leaders.within(self.limit * (1.0 + WORTH_OTHERS)):
+        for one in self.leaders.within(self.limit * (1.0 + WORTH_OTHERS), 1):
             blocks = self.ways.blocks(micro_graph(self.setting, one.way.micro_batches))
             for zero in (zero for zero in self.ways.zeros() if zero < one.way.zero):
                 for again in reversed([count for count in blocks if count <= one.way.again]):
@@ -290,13 +286,14 @@ class OwnSplits:
         What it takes to change between unlike splits is more than the additive model has of it
         where other communication is under way.
         """
-        for now in self.leaders.within(self.limit * (1.0 + WORTH_OTHERS)):
+        # of a kind not the fastest alone: others may be merged to what is faster
+        for now in self.leaders.within(self.limit * (1.0 + WORTH_OTHERS), MOST_OF_A_KIND):
             before = None
             while now is not before:
                 before = now
                 for choices in now.splits.merged(now.choices)[:MOST_MERGED]:
                     self._attempt(now.splits, now.way, choices)
-                now = self.leaders.known[now.way.alike]
+                now = self.leaders.known[now.way]
 
     def _try(
         self, splits: LayerSplits, way: Way, price: float, most: float = math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct, field
@@ -49,11 +50,6 @@ class Way(Struct, frozen=True, kw_only=True):
     zero: int
     again: int
 
-    @property
-    def alike(self) -> tuple[int, int]:
-        """What ways have in common that compute other blocks again."""
-        return self.micro_batches, self.zero
-
 
 class Leading(Struct, frozen=True, eq=False):
     """The fastest splits that fit so far.
@@ -73,25 +69,40 @@ class Leading(Struct, frozen=True, eq=False):
 
 
 class Leaders(Struct, eq=False):
-    """The fastest splits that fit so far, by what their ways have in common."""
+    """The fastest splits that fit so far of every way."""
 
-    known: dict[tuple[int, int], Leading] = field(default_factory=dict)
+    known: dict[Way, Leading] = field(default_factory=dict)
 
     @property
     def first(self) -> Leading | None:
         """The fastest of all."""
         return min(self.known.values(), key=lambda one: one.seconds, default=None)
 
-    def within(self, limit: float) -> list[Leading]:
-        """Those that take less than a limit [s], the fastest first."""
+    def within(self, limit: float, most: int) -> list[Leading]:
+        """Those that take less than a limit, the fastest first.
+
+        Parameters
+        ----------
+        limit
+            The limit. [s]
+        most
+            How many of ways that compute other blocks again and are alike but for that. [items]
+        """
         near = (one for one in self.known.values() if one.seconds < limit)
-        return sorted(near, key=lambda one: one.seconds)
+        found: list[Leading] = []
+        alike: Counter[tuple[int, int]] = Counter()
+        for one in sorted(near, key=lambda one: one.seconds):
+            kind = one.way.micro_batches, one.way.zero
+            alike[kind] += 1
+            if alike[kind] <= most:
+                found.append(one)
+        return found
 
     def offer(self, one: Leading) -> None:
-        """Keep splits if they are the fastest of their kind."""
-        before = self.known.get(one.way.alike)
+        """Keep splits if they are the fastest of their way."""
+        before = self.known.get(one.way)
         if before is None or one.seconds < before.seconds:
-            self.known[one.way.alike] = one
+            self.known[one.way] = one
 
 
 class AllowedWays(Struct, frozen=True):
