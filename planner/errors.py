@@ -33,6 +33,8 @@ class InfeasibleError(Exception):
         Whether it is proven that no plan fits, whatever distributions of the layers it has.
     stopped_by
         "time limit" or "interrupt" where the search was cut short, else empty.
+    bound_s
+        What no step takes less than of those that may fit though none was found. [s]
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class InfeasibleError(Exception):
         layer: str,
         proven: bool = True,
         stopped_by: str = "",
+        bound_s: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.missing_bytes = missing_bytes
         self.layer = layer
         self.proven = proven
         self.stopped_by = stopped_by
+        self.bound_s = bound_s
 
     @property
     def status(self) -> str:

@@ -7,9 +7,12 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from costmodels.strategy.blocks import is_stack_on_tokens, is_transformer
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
+from planner.joint.by_stage import fastest_of_stages
 from planner.joint.wishes import Wishes, parse_forbid, parse_keep
 from planner.plan import Plan
 from planner.planning.answer import Answers
@@ -59,7 +62,18 @@ def optimize_request(
     setting = resolve(request)
     wishes = wishes_of(request, setting)
     wishes.check(setting.machine.training)
-    return joint_plan(setting, options, deadline, known, wishes)
+
+    def under(runtime: str) -> Setting:
+        other = dataclasses.replace(request, runtime=runtime, global_batch_size=setting.batch)
+        return replace(resolve(other), defaults=setting.defaults)
+
+    return fastest_of_stages(
+        setting,
+        wishes,
+        deadline,
+        lambda part, wished, until: joint_plan(part, options, until, known, wished),
+        under,
+    )
 
 
 def wishes_of(request: Request, setting: Setting) -> Wishes:

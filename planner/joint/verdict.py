@@ -171,6 +171,7 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
         layer="" if proven else layer,
         proven=proven,
         stopped_by="" if proven else found.stopped_by,
+        bound_s=found.bound,
     )
 
 

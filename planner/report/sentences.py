@@ -88,9 +88,8 @@ def training_sentence(plan: Plan) -> str:
     else:
         micro_batches = format_items(count, "micro-batch")
         parts.append(f"{micro_batches} of {format_items(size, samples.removesuffix('s'))}")
-    cut = {what for layer in plan.layers.values() for what in layer.sharded}
-    if cut:
-        stage = 3 if "weights" in cut else 2 if "gradients" in cut else 1
+    stage = stage_of_zero(plan)
+    if stage:
         sizes = sorted({layer.shard_size for layer in plan.layers.values() if layer.shard_size})
         over = f" over {' or '.join(map(str, sizes))} GPUs" if sizes else ""
         parts.append(f"ZeRO {stage}{over}")
@@ -104,6 +103,12 @@ def training_sentence(plan: Plan) -> str:
     if plan.offload:
         parts.append(f"{' and '.join(plan.offload)} in the memory of the hosts")
     return ", ".join(parts)
+
+
+def stage_of_zero(plan: Plan) -> int:
+    """The stage of ZeRO that cuts what a plan has cut over replicas."""
+    cut = {what for layer in plan.layers.values() for what in layer.sharded}
+    return 3 if "weights" in cut else 2 if "gradients" in cut else int(bool(cut))
 
 
 def how(plan: Plan) -> str:

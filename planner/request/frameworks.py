@@ -69,6 +69,8 @@ class Framework(Struct, frozen=True, kw_only=True):
         Its name in sentences.
     runtime
         The one of `planner runtimes` that is like it; None for the usual one.
+    cuts_under, cuts_from
+        The one that is like it from a stage of ZeRO on, where that is another; None where not.
     by_layer
         Whether every layer may be split in its own way, in one stage.
     kinds
@@ -102,6 +104,8 @@ class Framework(Struct, frozen=True, kw_only=True):
 
     called: str
     runtime: str | None = None
+    cuts_under: str | None = None
+    cuts_from: int = 0
     by_layer: bool = False
     kinds: tuple[str, ...] = ()
     always_sequence: bool = False
@@ -236,6 +240,9 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         ),
         "accelerate": Framework(
             called="accelerate",
+            # its DistributedDataParallel cuts nothing
+            cuts_under="fsdp",
+            cuts_from=2,
             zero=(0, 2, 3),
             zero_reason=_FSDP,
             shards_over_some=False,

@@ -22,6 +22,9 @@ from planner.report.frameworks import WRITERS, export_plan
 from planner.report.frameworks.uniform import MOST_NAMED, uniform_degrees
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
 
+# What plans are under that are for no framework.
+USUAL = ("ddp", "fsdp")
+
 
 def evaluated(model: str, strategy: str, gpus: int = 8, **more) -> Plan:
     question = {"cluster": "dgx-a100", "precision": "bf16", "optimizer": "adam", **more}
@@ -43,7 +46,29 @@ def plans() -> dict[str, Plan]:
 
 def files(plan: Plan, framework: str, folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     written, cannot = export_plan(plan, framework, folder)
+    # most plans here are for no framework: that one has another runtime has a test of its own
+    usual = tuple(f"step time and memory are those of the runtime {name}," for name in USUAL)
+    cannot = tuple(sentence for sentence in cannot if not sentence.startswith(usual))
     return {Path(path).name: Path(path).read_text() for path in written}, cannot
+
+
+@pytest.mark.parametrize(
+    ("strategy", "runtimes"),
+    [
+        ("data", ("accelerate", "fsdp2", "jax")),
+        ("fsdp", ("accelerate", "fsdp2", "jax")),
+    ],
+)
+def test_a_plan_under_another_runtime_than_that_of_the_framework_says_so(
+    strategy, runtimes, tmp_path
+):
+    """DeepSpeed needs 5.8 GiB where the usual runtime tells 4.3, and "Nothing." was said of it."""
+    plan = evaluated("gpt2", strategy, global_batch_size=32)
+    assert plan.runtime in USUAL
+    for framework in WRITERS:
+        _, cannot = export_plan(plan, framework, tmp_path / framework)
+        said = any(f"those of the runtime {plan.runtime}" in sentence for sentence in cannot)
+        assert said == (framework not in runtimes)
 
 
 def test_degrees_are_those_of_the_strategy(plans):

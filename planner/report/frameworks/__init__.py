@@ -14,6 +14,7 @@ from planner.output import Output, check_outputs, write_text
 from planner.plan import Plan
 from planner.report.frameworks.code import fsdp2, jax
 from planner.report.frameworks.settings import accelerate, deepspeed, megatron, torchtitan
+from planner.report.sentences import stage_of_zero
 from planner.request.frameworks import FRAMEWORKS
 from planner.request.setting import DEFAULT_RUNTIME
 
@@ -140,9 +141,12 @@ def _uneven_hosts(plan: Plan) -> Iterator[str]:
 
 def _of_another_runtime(plan: Plan, framework: str) -> Iterator[str]:
     """That the plan may take and hold something else than under the framework."""
-    # under these plans are searched that are for no framework in particular
-    usual = "fsdp", DEFAULT_RUNTIME
-    if plan.runtime not in (*usual, FRAMEWORKS[framework].runtime):
+    of = FRAMEWORKS[framework]
+    cuts = of.cuts_under is not None and stage_of_zero(plan) >= of.cuts_from
+    # under the usual ones plans are searched that are for no framework in particular
+    like = of.cuts_under if cuts else of.runtime
+    known = {like} if like else {DEFAULT_RUNTIME} if of.cuts_under else {"fsdp", DEFAULT_RUNTIME}
+    if plan.runtime not in known:
         yield (
             f"step time and memory are those of the runtime {plan.runtime}, and may be others "
             f"under {framework}: plan with --for {framework} for what it takes and holds"

@@ -322,7 +322,7 @@ def test_runs_are_merged_from_ways_that_compute_other_blocks_again_too():
 
 
 def test_what_nearly_fits_may_fit_at_a_price_that_changes_little():
-    """ZeRO 1 lacked 15 MiB without a price, and more with a high one; `--keep` found a lower one."""
+    """ZeRO 1 lacked 15 MiB without a price, more with a high one, and was given up."""
     asked = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "memory": "1600 MiB"}
     kept = planner.optimize("vgg16", **asked, keep="zero=1").step_time_s
     assert planner.optimize("vgg16", **asked).step_time_s <= kept
