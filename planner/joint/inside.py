@@ -303,7 +303,9 @@ class Insides:
             name: tuple(n // same for n, same in zip(shape, piece.gradient_group, strict=True))
             for name, piece in pieces.items()
         }
-        found = tuple(sorted({rows[name] for name, piece in pieces.items() if piece.numbers}))
+        # a network without weights has nothing of one
+        held = [rows[name] for name, piece in pieces.items() if piece.numbers]
+        found = tuple(sorted(set(held or [shape])))
         number = {cut: place for place, cut in enumerate(found)}
         like = self.reduced.like
         cut_of = np.array([number.get(rows[like[name]], -1) for name in self.layers])

@@ -559,3 +559,16 @@ def test_what_replicas_alone_need_is_proven_where_a_framework_has_nothing_else()
     with pytest.raises(InfeasibleError) as caught:
         planner.optimize("llama3-8b", memory="16 GiB", **question)
     assert "offload" not in str(caught.value)  # which DeepSpeed's settings do not say
+
+
+def test_a_deep_network_without_weights_has_a_plan(tmp_path):
+    """There was nothing to cut in any way: "a defect of the planner"."""
+    path = tmp_path / "deep.toml"
+    path.write_text(
+        'name = "deep"\n[input]\nsequence = 16\nhidden = 8\n[[layer]]\nname = "h"\nrepeat = 60\n'
+        '[[layer.layer]]\nname = "r"\nkind = "activation"\n[[layer]]\nname = "loss"\nkind = "loss"\n'
+    )
+    plan = planner.optimize(str(path), gpus=2, global_batch_size=4)
+    assert plan.step_time_s > 0.0
+    cut = planner.optimize(str(path), gpus=2, global_batch_size=4, keep="pp=2")
+    assert plan.step_time_s <= cut.step_time_s
