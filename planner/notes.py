@@ -230,6 +230,10 @@ WORDS: Mapping[str, str] = {
         "has are taken as they are"
     ),
     "tables-unused": "your tables have no times in {precision}: nothing rests on them",
+    "table-repeats": (
+        "times that a table has of one shape are up to {apart} apart: their mean is taken; measure "
+        "again what varies"
+    ),
     "table-outliers": (
         "measured times that are far off what akin ones say are taken for their own shapes alone: "
         "{which}; measure them again"

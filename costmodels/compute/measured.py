@@ -31,10 +31,10 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.compute.outliers import NORMAL, expected_ratios, find_outliers
+from costmodels.compute.repeats import each_shape_once, flattened
 from costmodels.compute.table import CostTable
 from costmodels.compute.work import MULTIPLYING_OPERATIONS, Work
 
@@ -100,7 +100,7 @@ class Measured:
     """
 
     def __init__(self, tables: Sequence[CostTable], precision: str, model: Model) -> None:
-        named = [(t.name, row) for t in tables for row in t.rows if row.precision == precision]
+        named, self.widest_repeat = each_shape_once(tables, precision)
         self._rows = [row for _, row in named]
         seconds = np.array([row.seconds for row in self._rows])
         works = [row.work for row in self._rows]
@@ -261,14 +261,6 @@ class Measured:
         return grid, self._curves[operation, direction]
 
 
-def _flattened(work: Work) -> Work:
-    """A linear layer multiplies all positions of all samples alike, however they are arranged."""
-    if work.operation != "linear" or not work.out_extents:
-        return work
-    rows = math.prod(work.out_extents, start=work.samples)
-    return replace(work, samples=rows, in_extents=(), out_extents=())
-
-
 def _distances(shapes: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Squared distance of every shape to every row, and the largest part of it in one dim."""
     square = np.zeros((len(shapes), len(rows)))
@@ -281,7 +273,7 @@ def _distances(shapes: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _block_key(work: Work) -> _Key:
-    work = _flattened(work)
+    work = flattened(work)
     ranks = len(work.in_extents), len(work.out_extents)
     return (work.operation, work.direction, work.kernel, work.stride, *ranks)
 
@@ -296,7 +288,7 @@ def _members_by_key(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
 
 def _shapes(work: Work, count: int) -> FloatArray:
     """Logarithms of the extents, (candidates, dims)."""
-    work = _flattened(work)
+    work = flattened(work)
     extents = (*work.in_extents, *work.out_extents)
     dims = (work.samples, work.channels, work.filters, work.visible, *extents)
     columns = [np.broadcast_to(dim, count) for dim in dims]
@@ -306,7 +298,7 @@ def _shapes(work: Work, count: int) -> FloatArray:
 
 def _stacked(works: Sequence[Work]) -> Work:
     """Works that differ in their extents alone, as one of many candidates."""
-    works = [_flattened(work) for work in works]
+    works = [flattened(work) for work in works]
     first = works[0]
 
     def gather(pick: Callable[[Work], FloatArray | float]) -> FloatArray:

@@ -16,6 +16,8 @@ from costmodels.units import format_bytes, format_seconds
 LEAST_SHARE = 0.0005
 # From here on how much slower is said as a factor.
 MANY_TIMES = 2.0
+# Times of one shape that are no further apart are as alike as measurements are. [times]
+REPEATS_ALIKE = 1.1
 # Rows of tables that are named in a sentence. [items]
 MOST_NAMED = 3
 # What is noted of each source of estimates that is no measurement, in this order.
@@ -98,6 +100,8 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
     else:
         pace, spread = pace_text(known.ratio), math.expm1(known.spread)
         notes.append(Note.of("tables-correct", share=share, pace=pace, spread=spread))
+    if measured.widest_repeat > REPEATS_ALIKE:
+        notes.append(Note.of("table-repeats", apart=f"{measured.widest_repeat:.2g} times"))
     if measured.outliers:
         first = ", ".join(measured.outliers[:MOST_NAMED])
         more = len(measured.outliers) - MOST_NAMED

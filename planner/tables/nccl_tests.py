@@ -82,7 +82,7 @@ def _read_csv(path: str) -> list[Found]:
     for number, cells in enumerate(rows, start=2):
         device = str(cells["gpu"])
         one = found.setdefault(device, Found(device=device))
-        collective = _NAMES.get(str(cells["collective"]))
+        collective = _NAMES.get(str(cells["collective"]).replace("_", ""))
         if collective is None:
             one.left_out[str(cells["collective"])] += 1
             continue

@@ -256,3 +256,13 @@ def test_a_table_of_another_device_is_said(tmp_path: Path, device: str, said_so:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     plan = planner.evaluate("alexnet", gpus=2, cluster="lassen", tables=[path])
     assert any("was measured on" in note for note in plan.fallbacks) == said_so
+
+
+def test_times_of_one_shape_that_are_far_apart_are_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "twice.csv"
+    row = "conv,forward,fp32,32,3,64,224x224,112x112,7x7,2x2,1,"
+    columns = "operation,direction,precision,samples,channels,filters,in_extents,out_extents"
+    path.write_text(f"{columns},kernel,stride,groups,seconds\n{row}0.001\n{row}0.003\n")
+    asked = {"gpus": 4, "cluster": "lassen", "global_batch_size": 128, "strategy": "data"}
+    said = planner.evaluate("resnet18", **asked, tables=[str(path)]).fallbacks
+    assert any("of one shape are up to 3 times apart" in note for note in said)

@@ -231,3 +231,30 @@ def test_a_large_table_is_quick() -> None:
     for _ in range(20):
         model.time(conv(samples=np.arange(1, 200), kernel=(5, 5)))
     assert time.process_time() - start < 3.0
+
+
+@pytest.mark.parametrize("repeats", [2, 5])
+def test_what_is_given_again_says_no_more(repeats: int) -> None:
+    """A table given twice corrected all other shapes by what one slip in it said."""
+    once = corrected(table([conv()], lambda n: 30.0))
+    tables = [table([conv()], lambda n: 30.0) for _ in range(repeats)]
+    in_one = table([conv()] * repeats, lambda n: 30.0)
+    for again in (corrected(*tables), corrected(in_one)):
+        for work in (conv(), *OTHERS.values()):
+            assert factor(again, work) == pytest.approx(factor(once, work))
+        assert again.measured is not None
+        assert again.measured.widest_repeat == 1.0
+
+
+def test_several_times_of_one_shape_count_by_their_mean_in_any_order() -> None:
+    """The first of them was taken, and the order of rows changed the step."""
+    for ratios in ((1.0, 4.0), (4.0, 1.0)):
+        model = corrected(table([conv()] * 2, ratios.__getitem__))
+        assert factor(model, conv()) == pytest.approx(2.0)
+        assert model.measured is not None
+        assert model.measured.widest_repeat == pytest.approx(4.0)
+
+
+def test_of_several_tables_the_first_has_a_say_of_a_shape() -> None:
+    model = corrected(table([conv()], lambda n: 1.2), table([conv()], lambda n: 3.0))
+    assert factor(model, conv()) == pytest.approx(1.2)

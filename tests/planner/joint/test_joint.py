@@ -566,7 +566,8 @@ def test_a_deep_network_without_weights_has_a_plan(tmp_path):
     path = tmp_path / "deep.toml"
     path.write_text(
         'name = "deep"\n[input]\nsequence = 16\nhidden = 8\n[[layer]]\nname = "h"\nrepeat = 60\n'
-        '[[layer.layer]]\nname = "r"\nkind = "activation"\n[[layer]]\nname = "loss"\nkind = "loss"\n'
+        '[[layer.layer]]\nname = "r"\nkind = "activation"\n'
+        '[[layer]]\nname = "loss"\nkind = "loss"\n'
     )
     plan = planner.optimize(str(path), gpus=2, global_batch_size=4)
     assert plan.step_time_s > 0.0
