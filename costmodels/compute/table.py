@@ -159,6 +159,13 @@ def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str
         raise InputError(
             f"{file} must have one row a line but a cell goes over several; correct the quotes"
         )
+    for (number, _), cells in zip(lines[1:], rows, strict=True):
+        # under None is what goes beyond the columns
+        if None in cells:
+            raise InputError(
+                f"line {number} of {file} must have a cell for each of the columns but has more; "
+                "correct or remove it"
+            )
     return rows
 
 

@@ -137,3 +137,11 @@ def test_names_of_a_table_lose_their_control_characters(tmp_path: Path) -> None:
 def test_a_table_in_json_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="must be valid JSON"):
         CostTable.of_text(text, "mine.json")
+
+
+def test_a_row_with_more_cells_than_columns_is_refused(tmp_path: Path) -> None:
+    """A comma too many shifts what follows it; the row was taken, and what was over left out."""
+    path = write(tmp_path / "t.csv", [row(1.5e-3)])
+    path.write_text(path.read_text().rstrip() + ",7\n")
+    with pytest.raises(InputError, match=r"line 4 of t\.csv must have a cell for each"):
+        CostTable.load(path)
