@@ -25,7 +25,7 @@ CREATORS = frozenset(
 )
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class TracedNode:
     """An operator, or a tensor that is given to operators.
 
@@ -71,6 +71,10 @@ class TracedNode:
         self.all_input_nodes = list(dict.fromkeys(nodes_in(list(self.arguments.values()))))
         for one in self.all_input_nodes:
             one.users.append(self)
+
+    def __repr__(self) -> str:
+        # not what it reads: written out, that grows with every path to the inputs
+        return f"<{self.operator or 'tensor'} {self.name}>"
 
     @property
     def is_call(self) -> bool:

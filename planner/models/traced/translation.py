@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from costmodels.graph import SPATIAL_DIMS, Layer, LayerSpec, Tensor
 from costmodels.graph.kinds import data, make_layer
 from costmodels.graph.sharing import shared_dims
-from planner.models.traced.nodes import TracedNode
+from planner.models.traced.nodes import TracedNode, nodes_in
 from planner.models.traced.values import Value, reshaped, whole
 
 # What axes of a tensor are called where nothing else says so, by how many there are.
@@ -183,7 +183,9 @@ class Translation(Struct, kw_only=True):
         if node.operator == "getitem" and len(weights) == 1:
             (name,), (source, index) = weights, node.args
             if source.operator in SPLITS and source.all_input_nodes[0].weight == name:
-                part = f"{name}[{index} of {source.args[1:]}]"
+                # what it is cut into says where, whatever tensors the sizes were read from
+                how = [one for one in source.args[1:] if not any(nodes_in(one))]
+                part = f"{name}[{index} of {how} {list(source.shapes)}]"
                 self.parts[part], self.sizes[part] = name, math.prod(node.shape)
                 weights = frozenset({part})
         return Constant(weights=weights)
