@@ -334,3 +334,10 @@ def _module_calls(node: NodeProto) -> list[tuple[str, str, str]]:
         paths = [".".join(steps[: n + 1]) for n in range(len(steps))]
         return [(path, clean(path), "") for path in paths]
     return []
+
+
+def module_of(node: NodeProto) -> str:
+    """The module that an operator is of, whichever of its calls: empty where none is said."""
+    path = next((path for path, *_ in _module_calls(node)[::-1] if path), "")
+    # older exporters number the calls of a module
+    return re.sub(r"_\d+(?=\.|$)", "", path) if node.name.startswith("/") else path

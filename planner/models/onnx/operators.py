@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planner.models.onnx.files import clean
 from planner.models.onnx.graph import OnnxGraph, attributes, numbers_of
+from planner.models.onnx.weights import trained_input
 from planner.models.onnx.windows import convolution_of, pooling_of, transposed_convolution
 from planner.models.traced.nodes import TracedNode
 
@@ -131,26 +132,10 @@ def _first(
     return found
 
 
-def _trained(graph: OnnxGraph, node: NodeProto, place: int) -> TracedNode | None:
-    """A weight that is trained, None where there is none.
-
-    Vectors of operators are their own: exporters keep those once that begin with the same numbers.
-    """
-    name = node.input[place] if len(node.input) > place else ""
-    found = graph.known[name] if name else None
-    if found is None or not (found in graph.trained or found in graph.data):
-        return None
-    if found.weight and len(found.shape) == 1 and len(graph.readers[name]) > 1:
-        called = f"{name} of {node.output[0]}"
-        graph.give(called, graph.types[name], weight=called)
-        return graph.known[called]
-    return found
-
-
 def _norm(operator: str) -> Translator:
     def make(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
         shape = graph.shape(node.input[0])
-        weights = {"weight": _trained(graph, node, 1), "bias": _trained(graph, node, 2)}
+        weights = {"weight": trained_input(graph, node, 1), "bias": trained_input(graph, node, 2)}
         axis = int(of.get("axis", -1)) % max(len(shape), 1)
         given = {"input": graph.known[node.input[0]], **weights, "normalized_shape": shape[axis:]}
         return _first(graph, node, operator, given)
@@ -215,14 +200,15 @@ def _bias_added_next(
     bias = graph.known.get(reader.input[place])
     if bias is None or bias not in graph.trained or bias.shape != (filters,):
         return None, None
-    return _trained(graph, reader, place), reader
+    return trained_input(graph, reader, place, graph.known[node.input[1]]), reader
 
 
 def _gemm(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     weight = graph.known[node.input[1]]
     if of.get("transA") or weight not in graph.trained:
         return None
-    return _times_matrix(graph, node, weight, not of.get("transB"), _trained(graph, node, 2))
+    bias = trained_input(graph, node, 2, weight)
+    return _times_matrix(graph, node, weight, not of.get("transB"), bias)
 
 
 def _gather_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:

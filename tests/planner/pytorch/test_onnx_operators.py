@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch_extra
 
 torch_extra.require("torch", "onnx", "onnxscript")
@@ -28,13 +29,38 @@ class CrossAttention(torch.nn.Module):
         return self.head(self.attention(x, memory, memory, need_weights=False)[0])
 
 
+class Recurrent(torch.nn.Module):
+    """One linear layer and one norm, several times."""
+
+    shapes = ((4, 8, 64),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+        self.norm = torch.nn.LayerNorm(64)
+        # not that of the other, which begins alike
+        self.last = torch.nn.LayerNorm(64)
+        self.head = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.norm(torch.relu(self.linear(x)))
+        return self.head(self.last(x))
+
+
 def both(module: torch.nn.Module, folder: Path, **more: bool) -> tuple[Network, Network]:
     """The networks of the file of a module, and of the module itself."""
     samples = tuple(torch.zeros(shape) for shape in module.shapes)
     path = folder / "model.onnx"
     options = {"dynamo": True, "optimize": False, "verbose": False, **more}
+    if not options["dynamo"]:
+        options |= {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
     torch.onnx.export(module.train(), samples, path, **options)
     return network_of_onnx(path, None), network_of_source(module, samples)
+
+
+def kinds(network: Network) -> list[str]:
+    return [row.kind for row in network.layers]
 
 
 def counts(network: Network) -> tuple[int, int]:
@@ -46,7 +72,24 @@ def test_a_weight_that_is_cut_for_two_products_is_that_of_the_module(tmp_path):
     file, module = both(CrossAttention(), tmp_path)
     assert counts(file) == counts(module)
     assert counts(file)[0] == sum(one.numel() for one in CrossAttention().parameters())
-    assert [row.kind for row in file.layers] == [row.kind for row in module.layers]
+    assert kinds(file) == kinds(module)
+
+
+@pytest.mark.parametrize("options", [{}, {"dynamo": False}], ids=["dynamo", "script"])
+def test_layers_that_are_used_again_count_their_weights_once(options, tmp_path):
+    file, module = both(Recurrent(), tmp_path, **options)
+    assert counts(file) == counts(module)
+    assert counts(file) == (
+        sum(one.numel() for one in Recurrent().parameters()),
+        8 * (3 * 64 * 64 + 64 * 10),
+    )
+    assert kinds(file) == kinds(module)
+
+
+def test_vectors_that_an_exporter_merged_stay_those_of_their_modules(tmp_path):
+    file, _ = both(Recurrent(), tmp_path, optimize=True)
+    norms = [row.options for row in file.layers if row.kind == "layer_norm"]
+    assert norms == [{}, {"weights": 0}, {"weights": 0}, {}]
 
 
 def test_operators_are_shown_without_what_they_read():
