@@ -39,8 +39,57 @@ def _weight_and_bias(graph: OnnxGraph, node: NodeProto) -> dict[str, Any]:
     }
 
 
+def _pads_as_same(graph: OnnxGraph, node: NodeProto, of: Attributes) -> bool:
+    """Whether padding that was written out is that of "same": of an odd number more at the end.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the convolution, and its attributes.
+    """
+    extents, kernel = graph.shape(node.input[0])[2:], graph.shape(node.input[1])[2:]
+    outputs, rank = graph.shape(node.output[0])[2:], len(kernel)
+    strides, dilations = of.get("strides", [1] * rank), of.get("dilations", [1] * rank)
+    rows = zip(extents, outputs, kernel, strides, dilations, strict=True)
+    total = []
+    for extent, output, size, stride, dilation in rows:
+        if output != -(-extent // stride):
+            return False
+        total.append(max(0, (output - 1) * stride + (size - 1) * dilation + 1 - extent))
+    return list(of["pads"]) == [n // 2 for n in total] + [n - n // 2 for n in total]
+
+
+def _with_zeros(
+    graph: OnnxGraph, node: NodeProto, of: Attributes
+) -> tuple[TracedNode, list[int]] | None:
+    """What a convolution reads with the zeros that one end has more of, and what is left to pad.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the convolution, and its attributes.
+    """
+    shape = graph.shape(node.input[0])
+    rank = len(shape) - 2
+    firsts, lasts = list(of["pads"][:rank]), list(of["pads"][rank:])
+    if min(*firsts, *lasts) < 0:
+        return None
+    both = [min(ends) for ends in zip(firsts, lasts, strict=True)]
+    ends: list[int] = []
+    extents = list(shape)
+    for dim in reversed(range(rank)):  # PyTorch begins with the last dim
+        ends += [firsts[dim] - both[dim], lasts[dim] - both[dim]]
+        extents[2 + dim] += sum(ends[-2:])
+    zeros = graph.node(
+        "pad", {"self": graph.known[node.input[0]], "pad": ends}, [tuple(extents)], node
+    )
+    # an operator beside the convolution: that keeps the name of the module
+    zeros.calls = zeros.calls[:-1]
+    return zeros, both
+
+
 def convolution_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
-    """A convolution, None where its padding is not the same at both ends.
+    """A convolution, of which one end that has more zeros reads them from an operator before it.
 
     Parameters
     ----------
@@ -49,7 +98,14 @@ def convolution_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedN
     """
     if graph.known[node.input[1]] not in graph.trained:
         return None
-    return _convolved(graph, node, of, "conv", {})
+    if _symmetric_padding(of, len(graph.shape(node.input[0])) - 2) is not None:
+        return _convolved(graph, node, of, "conv", {})
+    if _pads_as_same(graph, node, of):
+        return _convolved(graph, node, of, "conv", {"padding": "same"})
+    padded = _with_zeros(graph, node, of)
+    if padded is None:
+        return None
+    return _convolved(graph, node, of, "conv", {"input": padded[0], "padding": padded[1]})
 
 
 def transposed_convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
@@ -81,7 +137,7 @@ def _convolved(
     """
     rank = len(graph.shape(node.input[0])) - 2
     strides = list(of.get("strides", [1] * rank))
-    padding = _symmetric_padding(of, rank)
+    padding = more.get("padding", _symmetric_padding(of, rank))
     if padding is None or not 1 <= rank <= 3:
         return None
     given = {

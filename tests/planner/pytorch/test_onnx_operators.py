@@ -9,7 +9,9 @@ import torch_extra
 
 torch_extra.require("torch", "onnx", "onnxscript")
 
+import onnx
 import torch
+from onnx import TensorProto, helper
 
 from costmodels.graph import Network, build_graph
 from planner.models.onnx.network import network_of_onnx
@@ -90,6 +92,43 @@ def test_vectors_that_an_exporter_merged_stay_those_of_their_modules(tmp_path):
     file, _ = both(Recurrent(), tmp_path, optimize=True)
     norms = [row.options for row in file.layers if row.kind == "layer_norm"]
     assert norms == [{}, {"weights": 0}, {"weights": 0}, {}]
+
+
+def written(nodes: list, weights: dict[str, tuple], x: tuple, folder: Path) -> Path:
+    """A file of operators that read "x" and weights, whose numbers are not there, and write "y"."""
+    rows = [TensorProto(name=n, dims=s, data_type=TensorProto.FLOAT) for n, s in weights.items()]
+    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", x), ("y", None))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializer=rows)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def convolved(folder: Path, x: tuple, kernel: tuple, **of: object) -> Network:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="/stem/Conv", **of)]
+    return network_of_onnx(written(nodes, {"w": kernel}, x, folder), None)
+
+
+def test_padding_that_is_not_alike_at_both_ends_keeps_products(tmp_path):
+    image, kernel = (2, 3, 224, 224), (64, 3, 7, 7)
+    alike = convolved(tmp_path, image, kernel, strides=[2, 2], pads=[3, 3, 3, 3])
+    more = convolved(tmp_path, image, kernel, strides=[2, 2], pads=[2, 2, 3, 3])
+    assert counts(more) == counts(alike)
+    assert kinds(more) == ["conv", "loss"]
+    automatic = convolved(tmp_path, image, kernel, strides=[2, 2], auto_pad="SAME_UPPER")
+    assert more.layers == automatic.layers
+    # more at the start, and another number for each dim
+    first = convolved(tmp_path, image, kernel, strides=[2, 2], pads=[3, 5, 2, 1])
+    zeros, conv, _ = first.layers
+    assert counts(first) == counts(alike)
+    assert (zeros.kind, zeros.name, zeros.options["axes"]) == (
+        *("opaque", "pad"),
+        {"channel": 3, "height": 225, "width": 228},
+    )
+    assert (conv.name, conv.options["padding"]) == ("stem", (2, 1))
+    # what only reads earlier positions
+    causal = convolved(tmp_path, (2, 4, 32), (8, 4, 3), dilations=[4], pads=[8, 0])
+    assert counts(causal) == (96, 96 * 32)
 
 
 def test_operators_are_shown_without_what_they_read():
