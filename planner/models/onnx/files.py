@@ -75,8 +75,11 @@ def read_model(path: str) -> ModelProto:
     _check_texts(model, path)
     _check_operator_sets(model, path, onnx.defs.onnx_opset_version())
     model = _without_functions(model, path)
+    for each in (*model.opset_import, *model.graph.node):
+        if each.domain == "ai.onnx":
+            each.domain = ""  # ONNX's own set by its other name
     for node in model.graph.node:
-        if node.op_type in _CONTROL and node.domain in ("", "ai.onnx"):
+        if node.op_type in _CONTROL and not node.domain:
             raise InputError(
                 f"{path} cannot be planned: it must run the same operators for all samples but "
                 f"{shown(node)} chooses what runs; export it for one branch"

@@ -206,7 +206,13 @@ class OnnxGraph(Struct, kw_only=True, eq=False):
         try:
             schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         except onnx.defs.SchemaError:
-            return {}  # an operator of another set
+            if node.domain:
+                return {}  # an operator of another set
+            raise InputError(
+                f"{self.called} cannot be planned: every operator must be one of version {version} "
+                f"of ONNX (opset_import) or of another set (domain) but {shown(node)} is neither; "
+                "export it again"
+            ) from None
         given = {name: self.types[name] for name in node.input if name in self.types}
         values = {
             name: onnx.numpy_helper.from_array(self.values[name], name)

@@ -76,10 +76,38 @@ def network_of_onnx(path: str | os.PathLike[str], inputs: object) -> Network:
                 f"({type(error).__name__}); export it again"
             ) from None
         done.update(filter(None, node.output))
+    _check_outputs(graph)
     outputs = [graph.known[one.name] for one in model.graph.output if one.name in graph.known]
     batch = next(iter(shapes.values()))[0]
     name = clean(Path(called).stem) or "model"
     return network_of_nodes(graph.nodes, outputs, batch=batch, name=name, source="an ONNX file")
+
+
+def _check_outputs(graph: OnnxGraph) -> None:
+    """Refuse outputs of other extents than the file says, where it leaves none of its inputs open.
+
+    Where it does, what it says of outputs is often of the sample that it was exported with.
+    """
+    ends = (graph.model.graph.input, graph.model.graph.output)
+    dims = [[one.type.tensor_type.shape.dim for one in rows] for rows in ends]
+    if any(not one.HasField("dim_value") for row in dims[0] for one in row):
+        return
+    for one, row in zip(graph.model.graph.output, dims[1], strict=True):
+        if one.name not in graph.types or not one.type.tensor_type.HasField("shape"):
+            continue
+        found = graph.shape(one.name)
+        said = [dim.dim_value if dim.HasField("dim_value") else None for dim in row]
+        if len(said) == len(found) and all(
+            extent in (None, real) for extent, real in zip(said, found, strict=True)
+        ):
+            continue
+        raise InputError.rule(
+            f"the output '{clean(one.name)}' of {graph.called}",
+            f"have the extents {['?' if extent is None else extent for extent in said]} that the "
+            "file says",
+            list(found),
+            "export it again",
+        )
 
 
 def _is_of_sequences(graph: OnnxGraph, node: NodeProto) -> bool:

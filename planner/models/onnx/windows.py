@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from costmodels.errors import InputError
+from planner.models.onnx.files import shown
 from planner.models.onnx.graph import Attributes, OnnxGraph
 from planner.models.traced.nodes import TracedNode
 
@@ -88,6 +90,31 @@ def _with_zeros(
     return zeros, both
 
 
+def _check_channels(graph: OnnxGraph, node: NodeProto, of: Attributes) -> None:
+    """Refuse a weight of other channels than those that are read: ONNX lets it pass.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the operator, and its attributes.
+    """
+    channels, weight = graph.shape(node.input[0])[1], graph.shape(node.input[1])
+    groups, transposed = int(of.get("group", 1)), node.op_type == "ConvTranspose"
+    filters = weight[1] * groups if transposed else weight[0]
+    read = weight[0] if transposed else weight[1] * groups
+    called = f"{shown(node)} of {graph.called}"
+    if groups < 1 or channels % groups or filters % groups:
+        rule = f"divide its {channels} channels and its {filters} filters"
+        raise InputError.rule(f"the groups of {called}", rule, groups, "export it again")
+    if channels != read:
+        raise InputError.rule(
+            f"the weight of {called}",
+            f"read {channels} channels as its input has",
+            f"{read} (of the shape {list(weight)} with {groups} group{'s' * (groups > 1)})",
+            "export it again, or correct --input",
+        )
+
+
 def convolution_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
     """A convolution, of which one end that has more zeros reads them from an operator before it.
 
@@ -96,6 +123,7 @@ def convolution_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedN
     graph, node, of
         What is known so far, the operator, and its attributes.
     """
+    _check_channels(graph, node, of)
     if graph.known[node.input[1]] not in graph.trained:
         return None
     if _symmetric_padding(of, len(graph.shape(node.input[0])) - 2) is not None:
@@ -116,6 +144,7 @@ def transposed_convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) ->
     graph, node, of
         What is known so far, the operator, and its attributes.
     """
+    _check_channels(graph, node, of)
     rank = len(graph.shape(node.input[0])) - 2
     if "output_shape" in of or of.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
         return None

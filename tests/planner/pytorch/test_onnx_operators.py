@@ -11,9 +11,11 @@ torch_extra.require("torch", "onnx", "onnxscript")
 
 import onnx
 import torch
+from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from costmodels.graph import Network, build_graph
+from planner.cli.command import planner_command
 from planner.models.onnx.network import network_of_onnx
 from planner.models.traced.nodes import TracedNode
 from planner.torch.source import network_of_source
@@ -94,10 +96,12 @@ def test_vectors_that_an_exporter_merged_stay_those_of_their_modules(tmp_path):
     assert norms == [{}, {"weights": 0}, {"weights": 0}, {}]
 
 
-def written(nodes: list, weights: dict[str, tuple], x: tuple, folder: Path) -> Path:
+def written(
+    nodes: list, weights: dict[str, tuple], x: tuple, folder: Path, y: tuple | None = None
+) -> Path:
     """A file of operators that read "x" and weights, whose numbers are not there, and write "y"."""
     rows = [TensorProto(name=n, dims=s, data_type=TensorProto.FLOAT) for n, s in weights.items()]
-    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", x), ("y", None))]
+    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", x), ("y", y))]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializer=rows)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     onnx.save(model, folder / "model.onnx")
@@ -129,6 +133,50 @@ def test_padding_that_is_not_alike_at_both_ends_keeps_products(tmp_path):
     # what only reads earlier positions
     causal = convolved(tmp_path, (2, 4, 32), (8, 4, 3), dilations=[4], pads=[8, 0])
     assert counts(causal) == (96, 96 * 32)
+
+
+ILL_FORMED = {
+    "channels": (
+        ("Conv", {}, (2, 4, 8, 8), (8, 3, 3, 3), None),
+        "the weight of 'y' (Conv) of FILE must read 4 channels as its input has but is 3 (of the "
+        "shape [8, 3, 3, 3] with 1 group); export it again, or correct --input",
+    ),
+    "groups": (
+        ("Conv", {"group": 3}, (2, 9, 8, 8), (8, 3, 3, 3), None),
+        "the groups of 'y' (Conv) of FILE must divide its 9 channels and its 8 filters but is 3",
+    ),
+    "transposed": (
+        ("ConvTranspose", {}, (2, 4, 8, 8), (3, 8, 3, 3), None),
+        "the weight of 'y' (ConvTranspose) of FILE must read 4 channels",
+    ),
+    "output": (
+        ("Conv", {}, (2, 3, 8, 8), (8, 3, 3, 3), (2, 8, 9, 9)),
+        "the output 'y' of FILE must have the extents [2, 8, 9, 9] that the file says but is "
+        "[2, 8, 6, 6]; export it again",
+    ),
+    "operator": (
+        ("Frob", {}, (2, 3), (8, 3), (2, 3)),
+        "every operator must be one of version 20 of ONNX (opset_import) or of another set "
+        "(domain) but 'y' (Frob) is neither; export it again",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ILL_FORMED)
+def test_what_no_such_file_may_hold_is_refused(case, tmp_path):
+    (operator, of, x, kernel, y), words = ILL_FORMED[case]
+    node = helper.make_node(operator, ["x", "w"], ["y"], **of)
+    path = written([node], {"w": kernel}, x, tmp_path, y)
+    done = CliRunner().invoke(planner_command, ["optimize", str(path), "--gpus", "4"])
+    assert done.exit_code == 2
+    assert words.replace("FILE", str(path)) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_outputs_of_files_with_open_inputs_may_be_those_of_a_sample(tmp_path):
+    node = helper.make_node("Conv", ["x", "w"], ["y"], domain="ai.onnx")
+    path = written([node], {"w": (8, 3, 3, 3)}, ("n", 3, 8, 8), tmp_path, (1, 8, 6, 6))
+    assert kinds(network_of_onnx(path, "4,3,8,8")) == ["conv", "loss"]
 
 
 def test_operators_are_shown_without_what_they_read():
