@@ -25,6 +25,7 @@ def pointwise(
     *,
     keeps: bool = True,
     weights: int = 0,
+    slopes: int = 0,
     detached: bool = False,
 ) -> Layer:
     """A function of tensors of one shape, position by position, and of trained vectors of features.
@@ -37,18 +38,26 @@ def pointwise(
         Whether backward reads its inputs again, as that of a product does.
     weights
         Trained vectors of as many numbers as there are features. [items]
+    slopes
+        Trained numbers that are the same for all features, where there are no vectors. [items]
     detached
         Whether no gradient goes back through it.
     """
     (x, *others) = inputs
     layer = add(name, inputs) if others else bias(name, inputs)
-    numbers = weights * x.extent(features_axis(x))
+    if min(weights, slopes) > 0:
+        raise InputError.rule(
+            f"layer '{name}'",
+            "have either vectors (weights) or numbers (slopes) that are trained",
+            "both",
+            "leave one out",
+        )
     return replace(
         layer,
         kind="pointwise",
         operation="add" if others else "activation",
-        parameters=numbers,
-        weight_dims=("channel",) if numbers else (),
+        parameters=slopes or weights * x.extent(features_axis(x)),
+        weight_dims=("channel",) if weights else (),
         keeps_inputs=keeps,
         in_place=False,
         stops_gradient=detached,

@@ -242,6 +242,15 @@ def _gelu(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return graph.node("gelu", given, [graph.shape(node.output[0])], node)
 
 
+def _slopes_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+    given, slopes = (graph.known[name] for name in node.input)
+    rank = len(given.shape) - len(slopes.shape)
+    dims = [rank + dim for dim, extent in enumerate(slopes.shape) if extent != 1]
+    # PyTorch has slopes of channels alone; others move as much as a product does
+    name = "prelu" if dims in ([], [1]) else "mul"
+    return graph.node(name, {"self": given, "weight": slopes}, [graph.shape(node.output[0])], node)
+
+
 def _dropping_out(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     rate = of.get("ratio", 0.5)
     if len(node.input) > 1 and node.input[1]:
@@ -328,6 +337,7 @@ _TRANSLATED: dict[str, Translator] = {
     "Softmax": _softmax_of,
     "LogSoftmax": _softmax_of,
     "Clip": _clip_of,
+    "PRelu": _slopes_of,
     "Gelu": _gelu,
     "Dropout": _dropping_out,
     "Transpose": _transpose,

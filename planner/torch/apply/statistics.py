@@ -219,7 +219,7 @@ def _slopes(place: RankPlace, node: Node, given: Given) -> Call:
         raise LayoutError("it is no operator on summands")
     if slopes.layout.shape != (1,):
         slopes = _as_cut(slopes, ViewLayout(held.layout.dims[1:2]))
-    return Call(run=node.target, given={"input": held, "weight": slopes}, layout=held.layout)
+    return Call(run=node.target, given={"self": held, "weight": slopes}, layout=held.layout)
 
 
 def _batch_norm_call(sums: RankSums, held: Held, given: Given) -> Call:

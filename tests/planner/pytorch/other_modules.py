@@ -41,6 +41,20 @@ class Generator(nn.Module):
         return torch.tanh(self.last(self.slopes(self.up(x))))
 
 
+class Slopes(nn.Module):
+    """Negative values times a number that is trained, which all channels share."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.slope = nn.Conv2d(3, 16, 3, 1, 1), nn.PReLU()
+        self.second, self.slopes = nn.Conv2d(16, 16, 3, 1, 1), nn.PReLU(16)
+        self.head = nn.Linear(16, 8)
+
+    def forward(self, x):
+        x = self.slope(self.first(x))
+        return self.head(self.slopes(self.second(x)).mean((2, 3)))
+
+
 class Gate(nn.Module):
     """Features weighed by a softmax of them, without a norm; a second output that nothing reads."""
 

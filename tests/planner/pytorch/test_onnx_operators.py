@@ -52,6 +52,25 @@ class Recurrent(torch.nn.Module):
         return self.head(self.last(x))
 
 
+class NormedSlopes(torch.nn.Module):
+    """Slopes of channels behind a norm of groups of them, and one that all share."""
+
+    shapes = ((4, 3, 8, 8),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 1), torch.nn.Conv2d(8, 4, 1)
+        self.norm, self.slopes, self.slope = (
+            torch.nn.GroupNorm(2, 8),
+            torch.nn.PReLU(8),
+            torch.nn.PReLU(),
+        )
+
+    def forward(self, x):
+        x = self.slopes(self.norm(self.first(x)))
+        return self.slope(self.second(x)).mean((2, 3))
+
+
 def both(module: torch.nn.Module, folder: Path, **more: bool) -> tuple[Network, Network]:
     """The networks of the file of a module, and of the module itself."""
     samples = tuple(torch.zeros(shape) for shape in module.shapes)
@@ -94,6 +113,19 @@ def test_vectors_that_an_exporter_merged_stay_those_of_their_modules(tmp_path):
     file, _ = both(Recurrent(), tmp_path, optimize=True)
     norms = [row.options for row in file.layers if row.kind == "layer_norm"]
     assert norms == [{}, {"weights": 0}, {"weights": 0}, {}]
+
+
+def test_slopes_behind_a_norm_are_weights(tmp_path):
+    file, module = both(NormedSlopes(), tmp_path)
+    assert counts(file) == counts(module)
+    assert counts(file)[0] == sum(one.numel() for one in NormedSlopes().parameters())
+
+
+def test_slopes_of_features_are_weights(tmp_path):
+    nodes = [helper.make_node("PRelu", ["x", "w"], ["y"])]
+    path = written(nodes, {"w": (8,)}, (2, 5, 8), tmp_path)
+    (layer, _) = network_of_onnx(path, None).layers
+    assert (layer.kind, layer.options["weights"]) == ("pointwise", 1)
 
 
 def written(

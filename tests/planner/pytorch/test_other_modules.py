@@ -12,6 +12,7 @@ import other_modules as others
 import planner
 from costmodels.errors import InputError
 from costmodels.graph import build_graph
+from costmodels.graph.kinds import data, make_layer
 from planner.torch.source import traced_source
 from planner.torch.verify.verify import verify_plan
 
@@ -27,12 +28,15 @@ def slow(*row):
     [
         ("Stopped", "filter", IMAGES),
         ("Generator", "data", FEATURES),
+        ("Slopes", "zero3", IMAGES),
         ("Gate", "data", FEATURES),
         ("Tied", "filter", TOKENS),
         ("Again", "megatron:tp=2", TOKENS),
         slow("Stopped", "data", IMAGES),
         slow("Stopped", "spatial", IMAGES),
         slow("Generator", "filter", FEATURES),
+        slow("Slopes", "data", IMAGES),
+        slow("Slopes", "filter", IMAGES),
         slow("Gate", "filter", FEATURES),
         slow("Tied", "zero3", TOKENS),
         slow("Tied", "channel", TOKENS),
@@ -75,3 +79,15 @@ def test_features_that_become_an_image_are_normed_by_its_channels():
     # windows that overlap are known by their bytes alone; slopes are a trained vector
     assert kinds.count("opaque") == 1
     assert [row.options.get("weights") for row in rows if row.kind == "pointwise"] == [1]
+
+
+def test_slopes_are_weights_whether_channels_share_them_or_not():
+    network = traced_source(others.Slopes, IMAGES).network
+    known = sum(one.numel() for one in others.Slopes().parameters())
+    assert build_graph(network, 2).parameters == known
+    options = [row.options for row in network.layers if row.kind == "pointwise"]
+    assert options == [{"slopes": 1}, {"weights": 1}]
+    with pytest.raises(InputError, match="either vectors"):
+        make_layer(
+            "pointwise", "p", [data("x", {"channel": 4}).output], {**options[0], "weights": 1}
+        )

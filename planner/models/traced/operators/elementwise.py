@@ -44,7 +44,7 @@ UNARY = frozenset(
         *("masked_fill", "logical_not", "bitwise_not", "fill", "tan", "atan", "exp2", "square"),
     }
 )
-ACTIVATIONS = frozenset({*FUNCTIONS, *_CALLED} - {"identity", "square"})
+ACTIVATIONS = frozenset({*FUNCTIONS, *_CALLED} - {"identity", "square", "prelu"})
 BINARY = frozenset(
     {
         *("add", "sub", "rsub", "mul", "div", "true_divide", "maximum", "minimum", "lerp"),
@@ -74,19 +74,28 @@ def _activation(net: Translation, node: TracedNode) -> Value:
     value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
     name = node.operator
     function = _CALLED.get(name, name)
-    slopes = node.all_input_nodes[1:] if name == "prelu" else []
-    count = math.prod(slopes[0].shape) if slopes else 0
-    if count > 1 and count == value.axes.get("channel") and not net.weight(slopes[0]):
-        # a slope of each channel is a trained vector of them
-        layer = net.add(node, "pointwise", value.layer, weights=1)
-        net.weight(slopes[0], layer)
-        return like(net, value, layer)
     if name == "gelu" and node.arguments.get("approximate") == "tanh":
         function = "gelu_tanh"
     layer = net.add(node, "activation", value.layer, function=function)
-    if net.new_weights(node.all_input_nodes[1:], layer):
-        net.remarks["Slopes of PReLU are not counted as weights."] = None
     return like(net, value, layer)
+
+
+@operator("prelu")
+def _with_slopes(net: Translation, node: TracedNode) -> Value:
+    value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
+    slopes = node.all_input_nodes[1]
+    count = math.prod(slopes.shape)
+    if count > 1 and count != value.axes.get("channel"):
+        if value.shape[1:2] != (count,):
+            raise UnsupportedError
+        # what were groups or features are channels
+        value = net.renamed(node, value, ("channel", *spatial_names(len(value.dims) - 2)))
+    new = net.new_weights([slopes], net.name(node))
+    if not new:
+        # slopes of another layer, or such as are not trained
+        return like(net, value, net.add(node, "activation", value.layer, function="prelu"))
+    options = {"slopes": 1} if count == 1 else {"weights": 1}
+    return like(net, value, net.add(node, "pointwise", value.layer, **options))
 
 
 @operator("detach")
