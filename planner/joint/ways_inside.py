@@ -17,6 +17,9 @@ from planner.request.setting import Setting
 # samples can be shared out among the devices instead, and where they cannot: then no less than
 # FlashAttention-2 takes of queries at a time (Dao 2023). [items]
 SHORTEST_PART, SHORTEST_OF_FEW = 2048, 128
+# Beyond so many GPUs no more parts are looked at than share out the samples, as other tensor
+# parallelism does as well. [items]
+FEW_GPUS = 32
 
 
 def insides(
@@ -43,7 +46,6 @@ def insides(
     again = again or recomputations(graph)
     sent = _sent_by_layers(graph)
     few = short and not _shares_out_samples(setting, local, kept_tp)
-    shortest = SHORTEST_OF_FEW if few else SHORTEST_PART
     for tp in divisors(setting.gpus):
         # what crosses hosts waits for their links in every layer; samples cross them for less,
         # unless a replica sends less of what its layers make than of gradients
@@ -52,7 +54,11 @@ def insides(
             continue
         if inner_first(tp, shape) is None:
             continue
-        for cp in divisors(setting.gpus // tp) if attends else [1]:
+        ranks = setting.gpus // tp
+        enough = next(cp for cp in divisors(ranks) if setting.batch % (ranks // cp) == 0)
+        for cp in divisors(ranks) if attends else [1]:
+            is_needed = cp <= enough or (enough > 1 and setting.gpus <= FEW_GPUS)
+            shortest = SHORTEST_OF_FEW if few or (short and is_needed) else SHORTEST_PART
             if cp > 1 and max(sequences) // cp < shortest:
                 continue
             for ep, etp in _of_experts(setting.gpus // (tp * cp), tp, cp, experts):
