@@ -172,6 +172,11 @@ class Translation(Struct, kw_only=True):
             self.owners |= {name: layer for name in names if name not in self.owners}
         return before
 
+    def holders(self, weight: str) -> list[TracedNode]:
+        """What stands for a parameter, of which layers that share it may each have their own."""
+        nodes = (node for node in self.known if isinstance(node, TracedNode))
+        return [node for node in nodes if node.weight == weight]
+
     def constant(self, node: TracedNode) -> Constant:
         """What does not depend on the samples: of a weight that is split, one part."""
         read = [

@@ -124,3 +124,22 @@ class Again(nn.Module):
     def forward(self, x):
         x = self.table(x)
         return self.head(x + checkpoint(self.attend, x, use_reentrant=False))
+
+
+class Paired(nn.Module):
+    """Two linear layers of one weight, each with its own bias, or the second with none."""
+
+    def __init__(self, bias=True):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16, bias=bias)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+class HalfPaired(Paired):
+    """Of which the second has none."""
+
+    def __init__(self):
+        super().__init__(bias=False)

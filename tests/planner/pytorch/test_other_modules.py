@@ -91,3 +91,22 @@ def test_slopes_are_weights_whether_channels_share_them_or_not():
         make_layer(
             "pointwise", "p", [data("x", {"channel": 4}).output], {**options[0], "weights": 1}
         )
+
+
+@pytest.mark.parametrize(("name", "biases"), [("Paired", 2), ("HalfPaired", 1)])
+def test_layers_that_share_a_weight_have_their_products_whatever_their_biases(name, biases):
+    """The second was opaque, without products and split by sample alone."""
+    graph = build_graph(traced_source(getattr(others, name), FEATURES).network, 2)
+    assert graph.parameters == 16 * 16 + 16 * biases
+    assert graph.macs == 2 * 2 * 16 * 16
+    assert [one.kind for one in graph.compute_layers].count("linear") == 2
+
+
+def test_two_names_of_one_weight_are_refused_where_they_would_be_two_weights():
+    """A rank ended with "KeyError: 'second.weight'"."""
+    asked = {"inputs": FEATURES, "gpus": 2, "cluster": "lassen", "global_batch_size": 8}
+    plan = planner.evaluate(others.Paired, strategy="data", **asked)
+    with pytest.raises(InputError, match=r"first\.weight is second\.weight, too"):
+        verify_plan(plan, ranks=2, module="other_modules:Paired")
+    plan = planner.evaluate(others.Paired, strategy="zero3", **asked)
+    assert verify_plan(plan, ranks=2, module="other_modules:Paired").faults == []

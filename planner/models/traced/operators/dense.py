@@ -118,8 +118,8 @@ def times_weight(
     middle, axes = joined([part for part in leading if part.axis != "sample"]), value.axes
     again = bias is not None and net.weight(bias) == net.weight(weight)
     shared = _shared(net, weight)
-    # a weight of another layer is as large as that one, whose bias is another
-    apart = bool(shared) and bias is not None and not again
+    # layers that share a weight are as large as each other, whatever their biases are
+    apart = bias is not None and (not again if shared else _has_other_bias(node, weight, bias, net))
     options = {**shared, "filters": filters, "bias": bias is not None and not apart}
     space = tuple(axis for axis in axes if axis in SPATIAL_DIMS)
     outside = tuple(axis for axis in ("sequence",) if axis in axes)
@@ -154,6 +154,24 @@ def times_weight(
     if leading and leading[-1].axis == "sample":
         order = [*order[1:], "sample"]
     return net.value(layer, [*order, *(n for n in written if n not in order)], node.shape)
+
+
+def _has_other_bias(node: TracedNode, weight: object, bias: object, net: Translation) -> bool:
+    """Whether another linear operator reads a weight with another bias, or with none.
+
+    Parameters
+    ----------
+    node, weight, bias, net
+        As of `times_weight`.
+    """
+    if not isinstance(weight, TracedNode) or not weight.weight:
+        return False
+    if isinstance(bias, TracedNode) and len(bias.users) > 1:
+        return False  # a bias that is added by itself is counted at each layer that adds it
+    others = (one for held in net.holders(weight.weight) for one in held.users if one is not node)
+    biases = (one.arguments.get("bias") for one in others if one.operator == node.operator)
+    same = isinstance(bias, TracedNode) and bias.weight
+    return any(not isinstance(one, TracedNode) or one.weight != same for one in biases)
 
 
 @operator("linear")

@@ -57,6 +57,7 @@ class ConvolutionModule(PlannedModule):
         loss: LossFunction | None = None,
     ) -> None:
         super().__init__()
+        _refuse_second_names(module)
         program, known = traced.program, traced.known
         nodes = list(program.graph.nodes)
         signature = program.graph_signature
@@ -305,3 +306,16 @@ def _register(module: nn.Module, name: str, tensor: Tensor) -> None:
         module.register_parameter(last, tensor)
     else:
         module.register_buffer(last, tensor)
+
+
+def _refuse_second_names(module: nn.Module) -> None:
+    """Refuse weights that two modules hold, which would become two weights."""
+    first: dict[int, str] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        before = first.setdefault(id(weight), name)
+        if before != name:
+            raise InputError(
+                f"a module that a plan is applied to layer by layer must have one name for each "
+                f"weight but {before} is {name}, too; use one module in both places, or cut "
+                "weights with ZeRO 3"
+            )
