@@ -136,6 +136,10 @@ class MessageSizes(Struct, frozen=True, kw_only=True):
         one = one_candidate(self.plan.layers[place].distribution, layer.dims)
         whole = float(local_numbers(layer, one)[0])
         if not layer.multiplies_weight:
+            if len(list(weight_tensors(layer))) == 2:
+                # those of a norm are as large; autograd keeps its weight, and seldom its bias
+                half, trains_both = whole / 2, layer.parameters > layer.held_parameters / 2
+                return half, layer.parameters > 0, (half,), trains_both
             trained = layer.parameters / max(layer.held_parameters, 1)
             return whole * trained, True, (whole * (1 - trained),), False
         sizes = {name: tensor.size for name, tensor in weight_tensors(layer)}

@@ -60,6 +60,17 @@ class Normed(nn.Module):
         return self.head(self.norm(x.mean((2, 3))))
 
 
+class Normalised(nn.Sequential):
+    """Convolutions whose norms are of a batch and of groups."""
+
+    def __init__(self):
+        super().__init__(
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+            *(nn.Conv2d(8, 8, 3, padding=1), nn.GroupNorm(2, 8)),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8)),
+        )
+
+
 class Features(nn.Module):
     """All that is summed over features, or over samples, of which ranks may have a block."""
 

@@ -63,6 +63,8 @@ def test_plans_of_images_train_as_one_process_does(name, strategy):
         ("Written", "filter", "2,32"),
         ("Written", "channel", "2,32"),
         ("Dropped", "data", "2,32"),
+        # the backward pass of a norm gathers its weight again, and not its bias
+        ("Normalised", "zero3", "2,3,8,8"),
         # statistics of features and of samples that ranks have blocks of
         ("Features", "filter", "2,16"),
         ("Features", "data", "2,16"),
