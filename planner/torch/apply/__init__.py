@@ -14,6 +14,7 @@ import torch.distributed as dist
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.plan.edited import check_unedited
+from planner.torch.apply.groups import import_without_group
 from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.launch import PLAN_VARIABLE
 from planner.torch.source import samples_of
@@ -63,6 +64,7 @@ def apply(
             f"the plan must be for as many ranks as there are but is for {plan.gpus} and there are "
             f"{ranks}; run it with --nproc-per-node {plan.gpus}, or plan for --gpus {ranks}"
         )
+    import_without_group()
     given = [] if inputs is None else samples_of(inputs, torch.device("meta"), model)
     maker = _way(plan, sum(isinstance(one.tensor, torch.Tensor) for one in given))
     return maker(plan, model, inputs=inputs, loss=loss)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from msgspec import Struct
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.plan.sharding import PIPELINE_AXIS
+from planner.torch.apply.groups import RankGroup, new_mesh, new_rank_group
 from planner.torch.apply.losses import Loss
 from planner.torch.apply.meshes import with_axes_of_shards
 from planner.torch.apply.program import make_program
@@ -26,6 +25,7 @@ from planner.torch.apply.weights import Weight, find_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class RankParts(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ def build_ranks(
     whole_mesh = plan.mesh
     names = whole_mesh.names
     device = next((one.device.type for one in model.parameters()), "cpu")
-    all_ranks = init_device_mesh(device, whole_mesh.shape, mesh_dim_names=names)
+    all_ranks = new_mesh(device, whole_mesh.shape, names)
     mesh, group = all_ranks, 0
     if names[0] == PIPELINE_AXIS and len(plan.sharding.meshes) > 1:  # type: ignore[union-attr]
         group = int(all_ranks.get_local_rank(PIPELINE_AXIS))
@@ -147,12 +147,12 @@ def constants_of(program: Program, model: nn.Module) -> dict[object, Tensor]:
     return found
 
 
-def tied_groups(built: RankParts, plan: Plan) -> dict[str, object]:
+def tied_groups(built: RankParts, plan: Plan) -> dict[str, RankGroup]:
     """For each weight that several groups of ranks use, this rank's peers in these."""
     strategy = plan.strategy
     starts = [stage.first_device for stage in strategy.stages]
-    found: dict[str, object] = {}
-    groups: dict[tuple[int, ...], object] = {}
+    found: dict[str, RankGroup] = {}
+    groups: dict[tuple[int, ...], RankGroup | None] = {}
     size = len(built.ranks.sizes) and built.ranks.mesh.size()
     for name in sorted(built.weights):
         firsts = tuple(sorted({starts[number] for number in built.users(name)}))
@@ -161,7 +161,8 @@ def tied_groups(built: RankParts, plan: Plan) -> dict[str, object]:
         for offset in range(size):
             peers = tuple(first + offset for first in firsts)
             if peers not in groups:
-                groups[peers] = dist.new_group(peers)
-            if dist.get_rank() in peers:
-                found[name] = groups[peers]
+                groups[peers] = new_rank_group(peers)
+            own = groups[peers]
+            if own is not None:
+                found[name] = own
     return found

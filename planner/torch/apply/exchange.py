@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from planner.torch.apply.groups import RankGroup, new_rank_group
 from planner.torch.apply.layout import Box, Layout, box_shape, box_size
 from planner.torch.apply.module import Received
 from planner.torch.apply.parts import Placing, is_summed_first, pieces_for, placing_of
@@ -32,14 +33,16 @@ class Exchange:
     def __init__(self, rank: int | None = None) -> None:
         self.rank = dist.get_rank() if rank is None else rank
         self.record: list[Received] = []
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._groups: dict[tuple[int, ...], RankGroup | None] = {}
 
     def group(self, groups: tuple[tuple[int, ...], ...]) -> dist.ProcessGroup:
         """The process group of this rank, of those that all ranks are in; made by all at once."""
         for ranks in dict.fromkeys(groups):
             if ranks not in self._groups:
-                self._groups[ranks] = dist.new_group(ranks)
-        return self._groups[groups[self.rank]]
+                self._groups[ranks] = new_rank_group(ranks)
+        found = self._groups[groups[self.rank]]
+        assert found is not None, "a rank is in its group"
+        return found.now
 
     def move(
         self, x: Tensor, source: Layout, target: tuple[Box, ...], why: Why, fill: float = 0.0

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch.autograd import Function
 
+from planner.torch.apply.groups import RankGroup
 from planner.torch.apply.reading import read, weight_use
 from planner.torch.apply.redistribution import MeshRanks, Move
 from planner.torch.apply.rules import Held
@@ -179,7 +180,7 @@ class _Experts:
 
     def __init__(self, nodes: ExpertNodes, ranks: MeshRanks, axes: tuple[int, ...]) -> None:
         self.nodes, self.ranks = nodes, ranks
-        self.group = ranks.mesh.get_group(axes[0]) if axes else None
+        self.group = RankGroup(ranks.mesh.get_group(axes[0])) if axes else None
         self.ways = ranks.sizes[axes[0]] if axes else 1
 
     def __call__(
@@ -219,7 +220,7 @@ class _Experts:
         if self.group is None:
             return here
         there = torch.empty_like(here)
-        dist.all_to_all_single(there, here.contiguous(), group=self.group)
+        dist.all_to_all_single(there, here.contiguous(), group=self.group.now)
         return there
 
     def _exchanged(self, x: Tensor, sizes: tuple[list[int], list[int]], place: str) -> Tensor:
@@ -251,8 +252,10 @@ class _Experts:
         """
         leave, come = sizes
         found = x.new_empty((sum(come), *x.shape[1:]))
-        dist.all_to_all_single(found, x.contiguous(), come, leave, group=self.group)
-        mine = come[dist.get_rank(self.group)]
+        assert self.group is not None, "there are others to send to"
+        group = self.group.now
+        dist.all_to_all_single(found, x.contiguous(), come, leave, group=group)
+        mine = come[dist.get_rank(group)]
         layout = ViewLayout(())
         move = Move(layout, layout, frozenset(), place)
         self.ranks.log(move, float((len(found) - mine) * x.shape[-1]), "all_to_all", backward)

@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.plan.sharding import PIPELINE_AXIS
+from planner.torch.apply.groups import RankGroup
 from planner.torch.apply.losses import Loss
 from planner.torch.apply.running import StageModule
 from planner.torch.apply.staging import StageSteps
@@ -36,6 +37,19 @@ _SCHEDULES: Mapping[str, tuple[Any, bool]] = {
     "interleaved": (ScheduleInterleaved1F1B, True),
     "zero-bubble": (ScheduleInterleavedZeroBubble, True),
 }
+
+
+class _Stage(PipelineStage):
+    """A stage that does not keep its group."""
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group of the ranks that have the stages."""
+        return self._ranks.now
+
+    @group.setter
+    def group(self, group: dist.ProcessGroup) -> None:
+        self._ranks = RankGroup(group)
 
 
 class Pipeline:
@@ -67,7 +81,7 @@ class Pipeline:
                 f"{schedule.max_in_flight}; plan without that"
             )
         self.program, self.count = program, schedule.micro_batches
-        self.ranks_ahead = mesh.get_group(PIPELINE_AXIS)
+        self.ranks_ahead = RankGroup(mesh.get_group(PIPELINE_AXIS))
         device = torch.device(mesh.device_type)
         trained = program.traced.trained
         for stage in stages[1:]:
@@ -83,14 +97,14 @@ class Pipeline:
         for number, module in sorted(modules.items()):
             stage = stages[number]
             rows.append(
-                PipelineStage(
+                _Stage(
                     module,
                     number,
                     len(stages),
                     device,
                     input_args=tuple(map(self._example, stage.entering)),
                     output_args=tuple(map(self._example, stage.leaving)),
-                    group=self.ranks_ahead,
+                    group=self.ranks_ahead.now,
                 )
             )
         self.is_last = len(stages) - 1 in modules
@@ -138,7 +152,8 @@ class Pipeline:
         if self.is_last:
             total = loss.total(torch.stack(self.losses).sum())
         found = [total.detach().cpu()]
-        members = dist.get_process_group_ranks(self.ranks_ahead)
+        group = self.ranks_ahead.now
+        members = dist.get_process_group_ranks(group)
         # the last stage lies on the ranks of the last group
-        dist.broadcast_object_list(found, src=members[-1], group=self.ranks_ahead)
+        dist.broadcast_object_list(found, src=members[-1], group=group)
         return found[0]

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from planner.torch.apply.groups import RankGroup, new_rank_group
 from planner.torch.apply.views import Parts, ViewLayout, local_extents, refined
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class MeshRanks:
         self.mesh = mesh
         self.sizes = tuple(int(n) for n in mesh.shape)
         self.log = log
-        self.groups: dict[frozenset[int], Any] = {}
+        self.groups: dict[frozenset[int], RankGroup] = {}
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -149,8 +150,8 @@ class MeshRanks:
             for row in mesh.permute(*others, *axes).reshape(-1, size).tolist():
                 for start in starts:
                     ranks = [start + one for one in row]
-                    group = dist.new_group(ranks)
-                    if dist.get_rank() in ranks:
+                    group = new_rank_group(ranks)
+                    if group is not None:
                         self.groups[frozenset(axes)] = group
 
     def all_reduce(self, tensors: Sequence[Tensor], axes: frozenset[int]) -> list[Tensor]:
@@ -162,7 +163,7 @@ class MeshRanks:
             What is summed, and over which axes.
         """
         together = torch.cat([one.reshape(-1) for one in tensors])
-        dist.all_reduce(together, group=self.groups[axes])
+        dist.all_reduce(together, group=self.groups[axes].now)
         parts = together.split([one.numel() for one in tensors])
         return [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)]
 

@@ -172,7 +172,7 @@ class PlannedTransformer(PlannedModule):
             if gradient is None:
                 gradient = torch.zeros_like(self._leaves.local(name))
             gradient = gradient.contiguous()
-            dist.all_reduce(gradient, group=group)
+            dist.all_reduce(gradient, group=group.now)
             found[name] = gradient
         for name, gradient in found.items():
             parameter = self._leaves.parameters[name]
