@@ -58,6 +58,15 @@ class NetworkModule(nn.Module):
         return done[self.last]
 
 
+def calm_norms(module: nn.Module) -> nn.Module:
+    """A module whose batch norms keep the gradients of many layers from growing, and errors."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.affine:
+            nn.init.uniform_(part.weight, 0.05, 0.15)
+            nn.init.uniform_(part.bias, -0.2, 0.2)
+    return module
+
+
 class _Function(nn.Module):
     """A function of one or several tensors."""
 

@@ -180,15 +180,13 @@ def _small_plan(
         reason = limit_reason(layer, found[layer.name])
         if reason:
             raise InputError(f"{reason}; use fewer ranks (--ranks)")
-    if not _has_room(graph, layers, found):
+    if not has_room(graph, found):
         return None
     left = tuple(_splits_left_out(graph, layers, found))
     return SmallPlan(network=network, batch=batch, distributions=found, left_out=left)
 
 
-def _has_room(
-    graph: Graph, layers: Mapping[str, Distribution], found: Mapping[str, Distribution]
-) -> bool:
+def has_room(graph: Graph, found: Mapping[str, Distribution]) -> bool:
     """Whether norms have enough numbers."""
     for layer in graph.compute_layers:
         own = found[layer.name]

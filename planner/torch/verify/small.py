@@ -60,6 +60,11 @@ def small_description(model: str, blocks: int, heads: int) -> tuple[Transformer,
     return one.completed(), family.stack
 
 
+def is_described(model: str) -> bool:
+    """Whether there is a description of a built-in transformer of that name."""
+    return any(model in row.names for row in config_rows())
+
+
 def small_network(one: Transformer, stack: str, name: str, tokens: int) -> Network:
     """The network of a description.
 

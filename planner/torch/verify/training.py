@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +18,7 @@ from planner.models.traced.shapes import parse_shape
 from planner.models.transformer import Transformer
 from planner.plan import Plan
 from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
+from planner.torch.built import NetworkModule, calm_norms
 from planner.torch.nodes import arguments, operator_of
 from planner.torch.source import make_module
 from planner.torch.trace import alone
@@ -49,6 +50,10 @@ class TrainingTask(Struct, frozen=True, kw_only=True):
         Shapes of the inputs of the module as text; none for the one that the plan tells.
     one, stack
         That description.
+    written
+        A network that is written out layer by layer in place of both.
+    names
+        What its layers are called in the plan.
     seed, steps
         Of the random numbers, and how many steps. [items]
     fault
@@ -63,6 +68,8 @@ class TrainingTask(Struct, frozen=True, kw_only=True):
     seed: int
     steps: int
     inputs: tuple[str, ...] = ()
+    written: Network | None = None
+    names: Mapping[str, str] = {}
     fault: Callable[[PlannedTransformer], None] | None = None
 
 
@@ -112,7 +119,10 @@ def train(task: TrainingTask) -> Trained:
     """The steps of a task on this rank."""
     torch.manual_seed(task.seed)
     tokens = next(iter(task.plan.input_shape.values()))
-    model = make_transformer(task.source, task.one, task.stack, tokens).double().train()
+    if task.written is not None:
+        model = calm_norms(NetworkModule(task.written)).double().train()
+    else:
+        model = make_transformer(task.source, task.one, task.stack, tokens).double().train()
     for each in model.modules():
         if isinstance(each, nn.Dropout) and each.p:
             each.p = _NEVER  # at 0 there would be no layer

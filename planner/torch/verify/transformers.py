@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
-from costmodels.graph import build_graph
+from costmodels.graph import Network, build_graph
 from planner.plan import Plan
 from planner.torch.verify.charged import Key, charged_numbers
 from planner.torch.verify.found import is_same_size
 from planner.torch.verify.reasons import MessageSizes
+from planner.torch.verify.scaled import has_room, smaller_networks
 from planner.torch.verify.small import small_description
-from planner.torch.verify.staged import outline_of, planned_as, small_plan
+from planner.torch.verify.staged import Outline, outline_of, planned_as, small_plan
 from planner.torch.verify.training import Trained, TrainingTask, make_transformer
 
 # Tokens of a sample of what replaces a built-in transformer. [items]
@@ -27,6 +28,7 @@ def transformer_training(
     inputs: tuple[str, ...] = (),
     seed: int = 0,
     steps: int = 3,
+    written: Network | None = None,
     fault: Callable[..., None] | None = None,
 ) -> TrainingTask:
     """What is run in place of a plan.
@@ -39,6 +41,8 @@ def transformer_training(
         "package.module:name" of the module that was planned, empty for a built-in network.
     inputs, seed, steps, fault
         As of `TrainingTask`.
+    written
+        A built-in network that is none of transformers.
 
     Raises
     ------
@@ -49,6 +53,8 @@ def transformer_training(
     from planner.torch.source import network_of_source
 
     outline = outline_of(plan, ranks)
+    if written is not None:
+        return _training_of_layers(plan, written, outline, ranks, (seed, steps))
     tokens = next(iter(plan.input_shape.values())) if module else _TOKENS
     described = None
     if not module:
@@ -56,7 +62,7 @@ def transformer_training(
         described = small_description(plan.model, len(outline.blocks), min(heads, 16))
         if described is None:
             raise InputError(
-                f"the plan must be of a built-in transformer, or its module must be named, but is "
+                f"the plan must be of a built-in network, or its module must be named, but is "
                 f"of {plan.model}; name it with --module package.module:name"
             )
     one, stack = described if described is not None else (None, "")
@@ -79,6 +85,48 @@ def transformer_training(
     )
 
 
+def _training_of_layers(
+    plan: Plan, whole: Network, outline: Outline, ranks: int, numbers: tuple[int, int]
+) -> TrainingTask:
+    """What is run in place of a plan of a built-in network of images.
+
+    Parameters
+    ----------
+    plan, whole, outline
+        The plan, its network, and what is kept of it.
+    ranks, numbers
+        On how many ranks it is run, the seed, and how many steps. [items]
+    """
+    from planner.torch.built import NetworkModule
+    from planner.torch.source import network_of_source
+
+    for one in smaller_networks(whole, ranks):
+        shapes = ",".join(map(str, (2, *one.input_shape.values())))
+        network = network_of_source(NetworkModule(one), shapes)
+        traced, rows = (build_graph(each, 2).compute_layers for each in (network, one))
+        # where images are so small that nothing is left of space, some layers are others
+        if [row.kind for row in traced] != [row.kind for row in rows]:
+            continue
+        names = {row.name: layer.name for row, layer in zip(traced, rows, strict=True)}
+        small, graph = small_plan(plan, network, outline, names)
+        if has_room(graph, small.strategy.distributions):
+            return TrainingTask(
+                plan=small,
+                network=network,
+                source="",
+                one=None,
+                stack="",
+                seed=numbers[0],
+                steps=numbers[1],
+                written=one,
+                names=names,
+            )
+    raise InputError(
+        f"{plan.model} cannot be run in small on {ranks} ranks: PyTorch has other layers of it, or "
+        "norms have too few numbers; verify a module of it (--module package.module:name)"
+    )
+
+
 def _most_ways(plan: Plan, dim: str) -> int:
     """The most ways that a dim is split."""
     return max((row.distribution.degree(dim) for row in plan.layers.values()), default=1)
@@ -92,20 +140,28 @@ def verify_transformer(
     inputs: tuple[str, ...] = (),
     seed: int = 0,
     steps: int = 3,
+    written: Network | None = None,
     fault: Callable[..., None] | None = None,
 ) -> tuple[TrainingTask, list[Trained]]:
     """Run a plan in small, and what every rank found; arguments as of `transformer_training`.
 
     Parameters
     ----------
-    plan, ranks, module, inputs, seed, steps, fault
+    plan, ranks, module, inputs, seed, steps, written, fault
         As there.
     """
     from planner.torch.verify.ranks import on_ranks
     from planner.torch.verify.training import train
 
     task = transformer_training(
-        plan, ranks, module=module, inputs=inputs, seed=seed, steps=steps, fault=fault
+        plan,
+        ranks,
+        module=module,
+        inputs=inputs,
+        seed=seed,
+        steps=steps,
+        written=written,
+        fault=fault,
     )
     found: list[Trained] = on_ranks(train, task.plan.gpus, task)
     return task, found

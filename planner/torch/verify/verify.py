@@ -101,12 +101,16 @@ def _verify_transformer(
     plan, ranks, module, inputs, seed, steps
         As there.
     """
+    from planner.torch.verify.small import is_described
     from planner.torch.verify.transformers import transformer_charges, verify_transformer
 
     if plan.carried.network is not None and not module:
         raise _needs_module(plan.model, plan.carried.network)
+    written = None
+    if plan.model in BUILT_IN and not module and not is_described(plan.model):
+        written = _network_of(plan, module)
     task, outcomes = verify_transformer(
-        plan, ranks, module=module, inputs=inputs, seed=seed, steps=steps
+        plan, ranks, module=module, inputs=inputs, seed=seed, steps=steps, written=written
     )
     received = _busiest(outcomes)
     rows = transformer_charges(task, received, Topology.of(_cluster(plan), task.plan.shape))
@@ -121,7 +125,7 @@ def _verify_transformer(
         left_out=(),
         differences=tuple(
             SizeDifference(
-                place=key[0],
+                place=" -> ".join(task.names.get(name, name) for name in key[0].split(" -> ")),
                 cause=key[1],
                 backward=key[2],
                 received=got,

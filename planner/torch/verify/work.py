@@ -16,7 +16,7 @@ from costmodels.graph import Network
 from planner.plan.sharding import Sharding
 from planner.torch.apply.convolution.module import ConvolutionModule
 from planner.torch.apply.convolution.site import Site
-from planner.torch.built import NetworkModule
+from planner.torch.built import NetworkModule, calm_norms
 from planner.torch.nodes import operator_of
 from planner.torch.source import make_module, traced_source
 from planner.torch.verify.apart import farthest
@@ -81,12 +81,7 @@ def make(task: RankTask) -> nn.Module:
     torch.manual_seed(task.seed)
     torch.set_default_dtype(torch.float64)
     module: nn.Module = make_module(task.source) if task.source else NetworkModule(task.network)
-    for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.affine:
-            # small ones keep the gradients of deep networks from growing, and their errors
-            nn.init.uniform_(part.weight, 0.05, 0.15)
-            nn.init.uniform_(part.bias, -0.2, 0.2)
-    return module.to(torch.float64)
+    return calm_norms(module).to(torch.float64)
 
 
 def run_rank(task: RankTask) -> RankOutcome:

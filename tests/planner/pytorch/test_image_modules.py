@@ -78,6 +78,24 @@ def test_products_in_other_words_train_as_one_process_does(name, strategy, input
     assert verified(name, strategy, inputs).faults == []
 
 
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("resnet18", "megatron:pp=2,micro_batches=2"),
+        pytest.param("alexnet", "zero3", marks=pytest.mark.slow),
+        # whose gates have the size of what they scale where images are smallest
+        pytest.param("efficientnet_b0", "zero3", marks=pytest.mark.slow),
+        ("resnet18", "zero2"),
+    ],
+)
+def test_networks_of_images_train_in_shards_and_in_stages(name, strategy):
+    plan = planner.evaluate(name, gpus=2, strategy=strategy, cluster="lassen", global_batch_size=8)
+    found = verify_plan(plan, ranks=2)
+    assert found.faults == []
+    assert found.differences or strategy != "zero3"
+    assert all(one.place in plan.layers for one in found.differences)
+
+
 def test_equations_are_the_products_that_they_are():
     graph = build_graph(traced_source(images.Einsums, "2,16,32").network, 2)
     kinds = [one.kind for one in graph.compute_layers]
