@@ -10,6 +10,7 @@ from msgspec import Struct
 from costmodels.distribution import Distribution, one_candidate
 from costmodels.graph import SPATIAL_DIMS, Graph, Layer
 from planner.plan.sharding import Sharding
+from planner.plan.weights import weight_tensors
 from planner.torch.verify.charged import Key
 from planner.torch.verify.lacking import shuffle_sizes
 
@@ -219,6 +220,12 @@ class _Convolutional(Struct, frozen=True, kw_only=True):
             bias = layer.dims.get("filter", 0) / split.degree("filter")
             size = said + 2 * (members - 1) / members * bias * (1 - 1 / ways)
             yield (said, size) if self._is_uneven(layer) else (size, size), CUT_BIAS
+        if cause == "gradient" and layer.shares_weight_with:
+            whole = float(next(tensor.size for _, tensor in weight_tensors(layer)))
+            part = math.prod(split.degree(dim) for dim in layer.weight_dims)
+            size = said + whole * (1 - 1 / part)
+            why = "blocks of a shared weight differ, and get what they lack of its sum"
+            yield (size, size), why
         if cause == "halo":
             yield from self._halos(layer, backward, said)
         elif cause != "shuffle" and self._is_uneven(layer):

@@ -143,3 +143,14 @@ class HalfPaired(Paired):
 
     def __init__(self):
         super().__init__(bias=False)
+
+
+class Twice(nn.Module):
+    """One linear layer in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.inner(self.inner(x).relu())

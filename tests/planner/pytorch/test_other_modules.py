@@ -110,3 +110,11 @@ def test_two_names_of_one_weight_are_refused_where_they_would_be_two_weights():
         verify_plan(plan, ranks=2, module="other_modules:Paired")
     plan = planner.evaluate(others.Paired, strategy="zero3", **asked)
     assert verify_plan(plan, ranks=2, module="other_modules:Paired").faults == []
+
+
+@pytest.mark.parametrize("strategy", ["channel", slow("filter")])
+def test_blocks_of_a_shared_weight_get_what_they_lack_of_its_sum(strategy):
+    """What the second place sends of the gradient was said to be charged as nothing."""
+    asked = {"inputs": FEATURES, "gpus": 2, "cluster": "lassen", "global_batch_size": 8}
+    plan = planner.evaluate(others.Twice, strategy=strategy, **asked)
+    assert verify_plan(plan, ranks=2, module="other_modules:Twice").faults == []
