@@ -24,6 +24,8 @@ from planner.models.transformer import Transformer
 _HEAD = 8
 # Extents of what replaces a built-in transformer. [items]
 _INNER, _VOCABULARY = 56, 80
+# Stacks of blocks that are written out: those on tokens alone, one after the other.
+_WRITTEN = frozenset({"gpt", "decoder", "masked"})
 
 
 def small_description(model: str, blocks: int, heads: int) -> tuple[Transformer, str] | None:
@@ -41,6 +43,8 @@ def small_description(model: str, blocks: int, heads: int) -> tuple[Transformer,
         return None
     where = f"the config of {model}"
     family = family_of_config(row.config, where)
+    if family.stack not in _WRITTEN:
+        return None
     found = read_config(row.config, where, row.fixed)
     grouped = 0 < found.kv_heads < found.heads
     one = msgspec.structs.replace(

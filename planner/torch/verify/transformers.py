@@ -62,8 +62,8 @@ def transformer_training(
         described = small_description(plan.model, len(outline.blocks), min(heads, 16))
         if described is None:
             raise InputError(
-                f"the plan must be of a built-in network, or its module must be named, but is "
-                f"of {plan.model}; name it with --module package.module:name"
+                f"the plan must be of a network that is written out in PyTorch, or its module must "
+                f"be named, but is of {plan.model}; name it with --module package.module:name"
             )
     one, stack = described if described is not None else (None, "")
     model = make_transformer(module, one, stack, tokens)

@@ -213,3 +213,12 @@ def test_random_plans_of_a_small_llama_train_as_one_process_does(seed):
     plan = evaluate("llama3-8b", strategy, 4, batch=16)
     found = verify_plan(plan, ranks=4, seed=seed)
     assert found.faults == [], strategy
+
+
+@pytest.mark.parametrize("model", ["t5-11b", "vit-b"])
+def test_what_is_not_written_out_is_named(model):
+    """Of t5-11b a small network that is no part of it could not be traced."""
+    asked = {"gpus": 4, "cluster": "lassen", "global_batch_size": 8}
+    plan = planner.evaluate(model, strategy="zero3", **asked)
+    with pytest.raises(InputError, match=f"must be of a network that is written .* of {model}"):
+        verify_plan(plan, ranks=4)
