@@ -179,6 +179,7 @@ def test_a_search_cut_short_does_not_claim_that_nothing_fits(monkeypatch, stop):
     assert json.loads(told.stdout)["status"] == "stopped"
 
 
+@pytest.mark.slow
 def test_a_search_that_ends_by_itself_claims_no_proof_without_one(monkeypatch):
     def nothing_found(problem, **_):
         return no_assignment(solver="auto", lower_bound=0.0)

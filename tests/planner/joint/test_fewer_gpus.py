@@ -171,6 +171,7 @@ def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
     assert not found.search.proven_optimal
 
 
+@pytest.mark.slow
 def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
     # one GPU computes a block less again than is estimated to fit, and is the fastest of all
     path = tmp_path / "config.json"

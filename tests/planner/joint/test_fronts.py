@@ -20,6 +20,7 @@ from search.problem.deadline import Deadline
 LATER = "zero-bubble,gpipe,offload,hybrid,all-to-all"
 
 
+@pytest.mark.slow
 def test_no_point_is_far_slower_than_what_fits_in_as_much(tmp_path):
     """Between nothing and everything there are blocks computed again in part."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}

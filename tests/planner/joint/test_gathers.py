@@ -53,6 +53,7 @@ def test_estimates_of_gathers_are_near_the_simulation_where_they_outlast_layers(
     assert max(off) < 0.06
 
 
+@pytest.mark.slow
 def test_more_gpus_take_no_longer_where_gathers_outlast_layers():
     steps = [planner.optimize(**QUESTION | {"gpus": gpus}).step_time_s for gpus in (32, 64)]
     assert steps[1] <= steps[0] * 1.001

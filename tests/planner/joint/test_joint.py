@@ -335,6 +335,7 @@ def test_a_proof_holds_for_the_leanest_recipe(setting):
     assert least_held(setting) == setting.graph.parameters * 16
 
 
+@pytest.mark.slow
 def test_a_search_whose_estimates_are_too_small_ends(config, setting, monkeypatch):
     asked = []
 

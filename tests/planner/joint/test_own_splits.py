@@ -295,6 +295,7 @@ def test_what_all_devices_do_alike_is_not_counted_as_cut_among_them():
     assert free.step_time_s <= without.step_time_s
 
 
+@pytest.mark.slow
 def test_as_many_micro_batches_as_fit_are_tried_however_many_do_not():
     """Splits that fit in micro-batches of two images, of one were taken for 1,024 (1.8 times)."""
     asked = {"model": "resnet18", "gpus": 4, "cluster": "dgx-a100"}
@@ -321,6 +322,7 @@ def test_runs_are_merged_from_ways_that_compute_other_blocks_again_too():
     assert more <= 1.005 * less
 
 
+@pytest.mark.slow
 def test_what_nearly_fits_may_fit_at_a_price_that_changes_little():
     """ZeRO 1 lacked 15 MiB without a price, more with a high one, and was given up."""
     asked = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "memory": "1600 MiB"}

@@ -56,6 +56,7 @@ def test_more_gpus_that_no_degrees_use_still_split_layers(tmp_path):
     assert many.step_time_s <= few.step_time_s * 1.001
 
 
+@pytest.mark.slow
 def test_gpus_beyond_a_power_of_two_cost_no_time_where_samples_are_split_unevenly(tmp_path):
     # 16 heads are split better on 16 GPUs than on 20, which took 1.8 % longer
     path = tmp_path / "config.json"
