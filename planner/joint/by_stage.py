@@ -58,7 +58,8 @@ def fastest_of_stages(
     plans: list[Plan] = []
     failures: list[InfeasibleError | ContradictionError] = []
     for place, zero in enumerate(stages):
-        part = under(framework.cuts_under) if zero >= framework.cuts_from else setting
+        name = framework.runtime_of(zero)
+        part = setting if name is None else under(name)
         wished = replace(wishes, keep={**wishes.keep, "zero": zero})
         try:
             plans.append(ask(part, wished, deadline.part(1.0 / (len(stages) - place))))

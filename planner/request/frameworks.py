@@ -126,6 +126,11 @@ class Framework(Struct, frozen=True, kw_only=True):
     exchanges_halos: bool = False
     even: bool = False
 
+    def runtime_of(self, zero: int) -> str | None:
+        """The runtime that is like it at a stage of ZeRO; None for the usual one."""
+        cuts = self.cuts_under is not None and zero >= self.cuts_from
+        return self.cuts_under if cuts else self.runtime
+
     def lacks(self, way: WayToTrain) -> Iterator[str]:
         """What it cannot express of a way to train, a sentence each."""
         for kind, ways in way.degrees().items():

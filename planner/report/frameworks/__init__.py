@@ -141,12 +141,9 @@ def _uneven_hosts(plan: Plan) -> Iterator[str]:
 
 def _of_another_runtime(plan: Plan, framework: str) -> Iterator[str]:
     """That the plan may take and hold something else than under the framework."""
-    of = FRAMEWORKS[framework]
-    cuts = of.cuts_under is not None and stage_of_zero(plan) >= of.cuts_from
-    # under the usual ones plans are searched that are for no framework in particular
-    like = of.cuts_under if cuts else of.runtime
-    known = {like} if like else {DEFAULT_RUNTIME} if of.cuts_under else {"fsdp", DEFAULT_RUNTIME}
-    if plan.runtime not in known:
+    stage = stage_of_zero(plan)
+    usual = "fsdp" if stage > 2 else DEFAULT_RUNTIME
+    if plan.runtime != (FRAMEWORKS[framework].runtime_of(stage) or usual):
         yield (
             f"step time and memory are those of the runtime {plan.runtime}, and may be others "
             f"under {framework}: plan with --for {framework} for what it takes and holds"

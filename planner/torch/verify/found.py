@@ -15,7 +15,7 @@ from planner.torch.verify.charged import Key
 from planner.torch.verify.lacking import shuffle_sizes
 
 # How far ranks may be from one process, as a part of the largest gradient or weight: the rounding
-# of seven norms, one behind another, that sum in another order came to 2.9e-12.
+# of five norms and two softmaxes that sum in another order came to 2.9e-12.
 TOLERANCE = 1e-11
 
 CUT_BIAS = "a bias is held by all that hold its filters, and charged as cut by channels"
