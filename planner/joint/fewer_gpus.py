@@ -50,7 +50,8 @@ from planner.request.named_degrees import usual_runtime
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
-# Where nothing fits on so many smaller numbers that promised it, others are not asked for. [items]
+# Where nothing fits on so many smaller numbers that promised it, others are not asked for, but
+# where there is no plan at all for those of at most half of them. [items]
 MOST_MISSES_OF_FEWER = 2
 # How often smaller numbers are estimated, where those that promised to be faster are not. [items]
 MOST_TURNS = 3
@@ -116,16 +117,19 @@ class FewerGpus:
             The answer to a question on all of its GPUs, given the step of a plan that is known. [s]
         """
         self.best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
-        stopped, misses = "", 0
+        stopped, misses, missed = "", 0, self.setting.gpus
         try:
             for seconds, near, part in self._by_promise():
+                if misses >= MOST_MISSES_OF_FEWER and self.best < math.inf:
+                    break
+                if misses >= MOST_MISSES_OF_FEWER and part.gpus > missed / 2:
+                    continue
                 if seconds >= self.best and not self._is_faster(near, part, self.best):
                     continue
-                if misses == MOST_MISSES_OF_FEWER:
-                    break
                 other = asked(part, self.best)
                 # what is asked for without an estimate has promised nothing
-                misses += isinstance(other, InfeasibleError) and seconds > 0.0
+                if isinstance(other, InfeasibleError) and seconds > 0.0:
+                    misses, missed = misses + 1, min(missed, part.gpus)
                 if isinstance(other, Plan) and other.step_time_s < self.best:
                     self.best = other.step_time_s
                     plan = left_idle(other, self.setting.gpus - part.gpus, plan)

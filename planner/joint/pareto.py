@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
+import numpy as np
 from msgspec.structs import replace
 
-from planner.joint.choices import computing_again
+from costmodels.errors import InputError
+from planner.joint.choices import Choice, computing_again
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.offload import most_waiting, offloaded
+from planner.joint.offloading import may_offload
 from planner.joint.other_runtime import has_other, search_under_other
 from planner.joint.plans import stopped_plan
 from planner.joint.ranking import most_estimated
@@ -17,6 +23,7 @@ from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
 from planner.joint.verdict import infeasible, search_notes, summary
+from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
@@ -75,12 +82,12 @@ def front(
         wishes=wishes,
     )
     searches = [usual, *([search_under_other(*asked)] if has_other(setting, wishes) else [])]
-    found, search_of = _looked(searches)
+    found, of_search = _looked(searches)
     if found.refused is not None:
         raise found.refused
     trials: list[StagedStep] = []
     try:
-        found = _simulate_points(found, search_of, deadline, trials)
+        found = _simulate_points(found, of_search, deadline, trials)
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     points = none_better(
@@ -102,23 +109,23 @@ def front(
 
 def _looked(
     searches: Sequence[JointSearch],
-) -> tuple[JointResult, dict[Estimate, JointSearch]]:
-    """What searches of one question estimate, together, and which of them estimates what."""
-    search_of: dict[Estimate, JointSearch] = {}
+) -> tuple[JointResult, dict[JointSearch, list[Estimate]]]:
+    """What searches of one question come to together, and what each of them estimates."""
+    of_search: dict[JointSearch, list[Estimate]] = {}
     found: JointResult | None = None
     for search in searches:
         if found is not None and found.stopped_by:
             break
         other = search.look()
-        search_of.update(dict.fromkeys(other.estimates, search))
+        of_search[search] = list(other.estimates)
         found = other if found is None else found.beside(other)
     assert found is not None
-    return found, search_of
+    return found, of_search
 
 
 def _simulate_points(
     found: JointResult,
-    search_of: dict[Estimate, JointSearch],
+    of_search: dict[JointSearch, list[Estimate]],
     deadline: Deadline,
     trials: list[StagedStep],
 ) -> JointResult:
@@ -126,8 +133,8 @@ def _simulate_points(
 
     Parameters
     ----------
-    found, search_of
-        As of `_looked`; estimates with some blocks computed again are added.
+    found, of_search
+        As of `_looked`.
     deadline
         After which there are no more of those.
     trials
@@ -137,16 +144,22 @@ def _simulate_points(
     -------
     What the searches came to, with what cut it short.
     """
-    for search in dict.fromkeys(search_of.values()):
+    search_of = {one: search for search, rows in of_search.items() for one in rows}
+    for search, rows in of_search.items():
         if search.wishes.leaves_some_again:
-            own = [one for one, by in search_of.items() if by is search]
-            more = partly_again(search.estimates, own, deadline)
+            more = partly_again(search.estimates, rows, deadline)
             search_of.update(dict.fromkeys(more, search))
-    first = next(iter(search_of.values()), None)
-    if first is None:
-        return found
+    first = next(iter(of_search))
     pace, capacity = first.pace, first.setting.cluster.device.memory
-    fitting = [one for one in search_of if one.memory <= most_estimated(first.estimates)]
+    room = most_estimated(first.estimates)
+    longest = SLOWEST * min(
+        (one.seconds for one in search_of if one.memory <= room), default=math.inf
+    )
+    for search, rows in of_search.items():
+        if may_offload(search.setting, search.wishes):
+            more = in_hosts(search, rows, longest, deadline)
+            search_of.update(dict.fromkeys(more, search))
+    fitting = [one for one in search_of if one.memory <= room]
     rows = spread_out(estimated_front(fitting), MOST_POINTS)
     timely = pace.timely(rows, capacity)
     if len(timely) < len(rows):
@@ -193,6 +206,44 @@ def partly_again(
         most = estimates.most_again(choice)
         for count in sorted({most * part // PARTS_AGAIN for part in range(1, PARTS_AGAIN)} - {0}):
             yield estimates.of(replace(choice, again=count))
+
+
+def in_hosts(
+    search: JointSearch, rows: Sequence[Estimate], longest: float, deadline: Deadline
+) -> Iterator[Estimate]:
+    """Choices with some of them in the memory of the hosts, where that may be a point of the front.
+
+    All of every choice waits there first. Less of it matters of those of which no other one is
+    faster and smaller, both with nothing and with all of it in the hosts.
+
+    Parameters
+    ----------
+    search
+        Of the choices.
+    rows
+        What it estimated without.
+    longest
+        Steps that take longer do not matter. [s]
+    deadline
+        After which there are no more.
+    """
+    estimates, weights = search.estimates, LeastWeights(search.setting)
+    alone = {one.choice: one for one in rows if not one.choice.again and one.seconds < longest}
+    waiting = (one for one in search.heavy if weights.fit(one, most_waiting(one)))
+    heavy = (one for one in waiting if search.floors.floor(one) < longest)
+    costs: dict[Choice, tuple[float, ...]] = {}
+    for choice in itertools.chain(alone, heavy):
+        if deadline.passed:
+            break
+        with suppress(InputError):  # heavy ones were not tried before
+            all_of_it = estimates.of(replace(choice, offload=most_waiting(choice)))
+            least = alone.get(choice, replace(all_of_it, memory=math.inf))
+            costs[choice] = least.seconds, least.memory, all_of_it.seconds, all_of_it.memory
+    table = np.array([*costs.values()])
+    for choice, cost in costs.items():
+        better = (table <= cost).all(axis=1) & (table < cost).any(axis=1)
+        if not (better.any() or deadline.passed):
+            yield from map(estimates.of, offloaded(choice))
 
 
 def estimated_front(estimates: Sequence[Estimate]) -> list[Estimate]:

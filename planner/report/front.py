@@ -157,7 +157,7 @@ def front_sentence(plans: Sequence[Plan], against: str) -> str:
             "each plan is the fastest found for its GPUs, and the numbers of GPUs left out are no "
             f"faster than fewer; a gap is to the bound of what was searched{more}"
         )
-    ways = "not all of the " if stopped else ""
+    ways = "all or some of the " if stopped else ""
     limited = any(one.memory_capacity_bytes < first.memory_capacity_bytes for one in plans)
     answers = "the plan of 'planner optimize'"
     if limited:

@@ -356,6 +356,24 @@ def test_what_may_not_fit_after_all_hides_no_plan_of_fewer_gpus(tmp_path):
     assert more.step_time_s == few.step_time_s
 
 
+def test_far_fewer_gpus_are_asked_for_where_nothing_fits_on_those_that_promised_it(monkeypatch):
+    """On 8 and on 7 of 12 estimates of memory were too low, and the plan of one was not found."""
+    question = {"model": "gpt2", "gpus": 12, "cluster": "aws-p3.2xlarge", "global_batch_size": 64}
+    setting, asked = resolve(make_request("optimize", question)), []
+    plan = planner.optimize("gpt2", gpus=1, cluster="dgx-h100", global_batch_size=8)
+    none = InfeasibleError("none fits", missing_bytes=1.0, layer="")
+    rows = [(1.0 + i, (), on_gpus(setting, n)) for i, n in enumerate((8, 7, 6, 5, 3, 2, 1))]
+    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best, told: (rows, math.inf))
+
+    def answered(part, limit):
+        asked.append(part.gpus)
+        return plan if part.gpus == 1 else none
+
+    fewer = FewerGpus(setting, NO_WISHES, None, None, Deadline(None))
+    assert fewer.faster_plan(none, answered).step_time_s == plan.step_time_s
+    assert asked == [8, 7, 3, 1]
+
+
 def test_what_is_kept_of_shards_and_waits_in_hosts_is_looked_for_on_fewer_gpus(tmp_path):
     path = tmp_path / "config.json"
     described = {

@@ -54,7 +54,7 @@ def test_a_front_that_was_cut_short_says_so(against):
     search = replace(plan.search, stopped_by="time limit")
     said = front_sentence([plan, dataclasses.replace(plan, search=search)], against)
     assert "stopped early by time limit" in said
-    assert ("not all of the" in said) == (against == "memory")
+    assert ("all or some of the" in said) == (against == "memory")
 
 
 @pytest.mark.parametrize("batch", [8, pytest.param(6, marks=pytest.mark.slow)])
@@ -88,6 +88,26 @@ def test_who_interrupts_a_front_has_the_plan_that_was_found_before(monkeypatch):
     assert (
         point.step_time_s == planner.optimize("alexnet", gpus=2, global_batch_size=64).step_time_s
     )
+
+
+def test_what_waits_in_the_memory_of_hosts_is_in_a_front(tmp_path):
+    """A front of llama3-8b on 8 ended at 4.66 s and 18.9 GiB, where 11.6 GiB take 3.33 s."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8}
+    sizes |= {"num_hidden_layers": 4, "vocab_size": 8000, "max_position_embeddings": 512}
+    asked = {"gpus": 4, "cluster": "dgx-a100", "global_batch_size": 8, "precision": "bf16"}
+    asked |= {"optimizer": "adam"}
+    kept = "zero-bubble,gpipe,hybrid,all-to-all,context,tensor,pipeline"
+    path = small_llama(tmp_path, **sizes)
+    points = planner.pareto(path, forbid=kept, **asked)
+    held = [one.peak_memory for one in points]
+    assert held == sorted(held, reverse=True)
+    alone = planner.pareto(path, forbid=f"{kept},offload", **asked)
+    assert held[-1] < 0.95 * alone[-1].peak_memory
+    waiting = [one for one in points if one.offload]
+    assert waiting
+    assert not any(one.offload for one in alone)
+    best = planner.optimize(path, forbid=kept, memory=f"{held[-1]:.0f} B", **asked)
+    assert points[-1].step_time_s <= 1.05 * best.step_time_s
 
 
 def test_layers_of_points_are_split_in_their_own_ways_where_limits_find_that():
