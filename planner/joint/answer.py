@@ -134,13 +134,14 @@ def _joint_plan(
             uneven=how is _plan_of_all and by_layer and setting.batch % setting.gpus > 0,
         )
         hosts = isinstance(plan, InfeasibleError) or found.waits_in_hosts
-        known_costs = found.costs, found.floors, deadline
-        fewer = FewerGpus(setting, wishes, *known_costs, by_splits, hosts)
+        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, by_splits, hosts)
         bound = plan.search.lower_bound_s if isinstance(plan, Plan) else 0.0
         beside = replace(options, watch=_with_bound(options.watch, bound))
         plan = fewer.faster_plan(
             plan, lambda part, limit: asked(part, replace(beside, limit=limit), like=found)[1]
         )
+        if isinstance(plan, InfeasibleError) and found.refused is not None:
+            raise fewer.none_fits(found.refused)
     if isinstance(plan, InfeasibleError):
         raise found.refused or plan
     return plan

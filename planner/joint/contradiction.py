@@ -60,9 +60,9 @@ def contradiction(setting: Setting, wishes: Wishes, every: Sequence[Choice]) -> 
     every
         All choices, before anything is held fixed.
     """
-    some = [wishes.with_shards(_in_hosts(one, wishes)) for one in every]
+    some = [wishes.with_shards(one) for choice in every for one in _in_hosts(choice, wishes)]
     at_fault = _at_fault(_wishes(wishes), some)
-    return leaves_nothing(setting, len(every), _why(setting, at_fault, some))
+    return leaves_nothing(setting, len(every), _why(setting, wishes, at_fault, some))
 
 
 def leaves_nothing(setting: Setting, count: int, why: str) -> ContradictionError:
@@ -84,17 +84,21 @@ def leaves_nothing(setting: Setting, count: int, why: str) -> ContradictionError
     )
 
 
-def _in_hosts(choice: Choice, wishes: Wishes) -> Choice:
-    kept = wishes.kept_offload
-    return replace(choice, offload=kept) if kept else choice
+def _in_hosts(choice: Choice, wishes: Wishes) -> list[Choice]:
+    """The choice with what must wait in the hosts, and without where that is ruled out, too."""
+    ruled_out = "offload" in wishes.forbid
+    kept = replace(wishes, forbid=()).kept_offload
+    waiting = [replace(choice, offload=kept)] if kept else [choice]
+    return [*waiting, choice] if kept and ruled_out else waiting
 
 
 def _wishes(wishes: Wishes) -> list[_Wish]:
-    """All of them, those that are held fixed last."""
-    found = [_Wish(f"{one} is forbidden", "", _without(one)) for one in wishes.forbid]
+    """All of them: the framework, without which no other helps, and what is held fixed last."""
+    found: list[_Wish] = []
     if wishes.framework is not None:
         alone = replace(wishes, keep={}, forbid=())
-        found.append(_Wish(f"{wishes.framework} must run it", "", alone.allows))
+        found.append(_Wish(_must_run(wishes), "", alone.allows))
+    found += [_Wish(f"{one} is forbidden", "", _without(one)) for one in wishes.forbid]
     kept = wishes.keep.items()
     return found + [
         _Wish(f"{name}={value} is kept", name, _with(name, value)) for name, value in kept
@@ -119,12 +123,14 @@ def _at_fault(wishes: Sequence[_Wish], every: Sequence[Choice]) -> Sequence[_Wis
     return wishes
 
 
-def _why(setting: Setting, at_fault: Sequence[_Wish], every: Sequence[Choice]) -> str:
+def _why(
+    setting: Setting, wishes: Wishes, at_fault: Sequence[_Wish], every: Sequence[Choice]
+) -> str:
     """The wishes at fault, and what the last of them could be with the others."""
     *others, last = at_fault
     words = " and ".join(wish.words for wish in at_fault)
     if not last.name:
-        return f"{words}; forbid less"
+        return f"{words}; {_instead(wishes, at_fault)}"
     values = {KEPT[last.name](one) for one in every if all(wish.allows(one) for wish in others)}
     told = [str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))]
     more = [f"{len(told) - _MOST_VALUES} more"] if len(told) > _MOST_VALUES else []
@@ -143,3 +149,16 @@ def _why(setting: Setting, at_fault: Sequence[_Wish], every: Sequence[Choice]) -
     return (
         f"{words}, but {last.name} can{' then' * bool(others)} be {can_be}{rule}; keep one of these"
     )
+
+
+def _instead(wishes: Wishes, at_fault: Sequence[_Wish]) -> str:
+    """What to do where nothing that is held fixed is at fault."""
+    by_framework = any(wish.words == _must_run(wishes) for wish in at_fault)
+    if not by_framework:
+        return "forbid less"
+    less = "use other GPUs or another batch" if len(at_fault) == 1 else "forbid less"
+    return f"{less}, or leave --for out"
+
+
+def _must_run(wishes: Wishes) -> str:
+    return f"{wishes.framework} must run it"

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from planner.errors import InfeasibleError
+from planner.errors import ContradictionError, InfeasibleError
 from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import (
@@ -77,8 +77,8 @@ class FewerGpus:
         Tells which of them are asked for their splits, of which nothing is estimated.
     in_hosts
         Whether what fits in the memory of the hosts alone matters: there is no other plan yet.
-    best
-        The best step so far. [s]
+    best, left
+        The best step so far [s], and numbers of GPUs on which some choice is as wished for.
     """
 
     setting: Setting
@@ -91,6 +91,7 @@ class FewerGpus:
     weights: LeastWeights = field(init=False)
     least: LeastOfStages | None = field(init=False, default=None)
     best: float = field(init=False, default=math.inf)
+    left: set[int] = field(init=False, default_factory=set)
 
     @cached_property
     def held(self) -> float:
@@ -143,6 +144,20 @@ class FewerGpus:
             return plan
         search = replace(plan.search, stopped_by=stopped)
         return dataclasses.replace(plan, search=search)
+
+    def none_fits(self, refused: ContradictionError) -> InfeasibleError | ContradictionError:
+        """Why nothing was found where all GPUs have nothing that is as wished for."""
+        if not self.left:
+            return refused
+        most, gpus = max(self.left), self.setting.gpus
+        return InfeasibleError(
+            f"no plan that fits was found, though it is not proven that there is none: none of the "
+            f"ways to train on all {gpus} GPUs is as asked for, and on {most} or fewer none is "
+            f"known to fit; ask for {most} to see what is short, or use more memory",
+            missing_bytes=0.0,
+            layer="",
+            proven=False,
+        )
 
     def _is_faster(self, near: Sequence[Choice], part: Setting, seconds: float) -> bool:
         """Whether any that is estimated to be about as fast is faster when it is simulated.
@@ -310,6 +325,7 @@ class FewerGpus:
         rows.sort(key=lambda row: row[0])
         if not (rows or heavy):
             return []
+        self.left.add(part.gpus)
         capacity = part.cluster.device.memory
         ranking = Ranking(
             estimates=estimates,

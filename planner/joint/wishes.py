@@ -185,8 +185,8 @@ class Wishes(Struct, frozen=True, kw_only=True):
         if self.framework is None:
             return
         framework = FRAMEWORKS[self.framework]
-        for name, value in self.keep.items():
-            value = self.kept_offload if name == "offload" else value
+        for name, kept in self.keep.items():
+            value = self.kept_offload if name == "offload" else kept
             usual = getattr(WayToTrain(), name, None)
             if usual is None or not isinstance(value, type(usual) | int):
                 continue
@@ -196,7 +196,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
             given |= {"optimizer": training.optimizer} if name == "zero" else {}
             given |= {"tp": 2} if name == "sequence_parallel" else {}
             self._refuse(
-                framework.lacks(WayToTrain(**{**given, name: value})), f"--keep {name}={value}"
+                framework.lacks(WayToTrain(**{**given, name: value})), f"--keep {name}={kept}"
             )
         asked = WayToTrain(optimizer=training.optimizer, precision=training.precision)
         self._refuse(framework.lacks(asked), "what is asked for")
