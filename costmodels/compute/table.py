@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from costmodels.cluster.curve import CollectiveCurve
 from costmodels.communication.calibration import COLLECTIVES, MeasuredCollective
+from costmodels.compute.windows import check_windows
 from costmodels.compute.work import ELEMENT_SIZE, Work
 from costmodels.errors import InputError, plain, printable
 from costmodels.units.tables import parse_json, read_text
@@ -293,6 +294,7 @@ def _parse_row(file: str, place: str, cells: Mapping[str, str | None]) -> Row:
         if str(error).startswith(place):
             raise
         raise InputError(f"{place} of {file}: {error}") from None
+    check_windows(file, place, work)
     return Row(place=place, precision=precision, work=work, seconds=number("seconds"))
 
 

@@ -145,3 +145,38 @@ def test_a_row_with_more_cells_than_columns_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().rstrip() + ",7\n")
     with pytest.raises(InputError, match=r"line 4 of t\.csv must have a cell for each"):
         CostTable.load(path)
+
+
+NO_SHAPES = {
+    "at most 96x96": {"in_extents": "32x32", "out_extents": "99x99"},
+    "at most 29x29": {"operation": "pool", "stride": "2x2", "out_extents": "56x56"},
+    "as many dims": {"out_extents": "56"},
+    "divide channels": {"groups": 3},
+}
+
+
+@pytest.mark.parametrize("words", NO_SHAPES)
+def test_a_shape_that_no_padding_gives_is_refused(words: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", [row(1e-3), row(1e-3, **NO_SHAPES[words])])
+    with pytest.raises(InputError, match=rf"line 5.* of t\.csv must .*{words}.*correct or remove"):
+        CostTable.load(path)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 3])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 7])
+@pytest.mark.parametrize("stride", [1, 2, 5])
+@pytest.mark.parametrize("extent", [1, 4, 7, 56])
+def test_shapes_that_padding_gives_are_read(
+    extent: int, stride: int, kernel: int, padding: int, tmp_path: Path
+) -> None:
+    """Pools as PyTorch rounds them up, and convolutions of every usual padding and dilation."""
+    pool = -(-(extent + 2 * min(padding, kernel // 2) - kernel) // stride) + 1
+    reach = (kernel - 1) * min(4, extent) + 1
+    conv = (extent + 2 * min(padding, reach - 1 or 1, extent) - reach) // stride + 1
+    cells = {"in_extents": extent, "kernel": kernel, "stride": stride}
+    rows = [
+        row(1e-3, operation=name, out_extents=out, **cells)
+        for name, out in (("pool", pool), ("conv", conv))
+        if out > 0
+    ]
+    assert len(CostTable.load(write(tmp_path / "t.csv", rows))) == len(rows)
