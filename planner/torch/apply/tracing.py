@@ -144,8 +144,8 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     signature = program.graph_signature
     nodes = tuple(program.graph.nodes)
     leave_as_it_is(nodes, found.data)
-    first_names = _first_names(model)
-    owners = {first_names[key]: layer for key, layer in reversed(list(found.owners.items()))}
+    firsts = first_names(model)
+    owners = {firsts[key]: layer for key, layer in reversed(list(found.owners.items()))}
     by_name = {node.name: node for node in nodes}
     lifted = {
         **signature.inputs_to_lifted_tensor_constants,
@@ -155,7 +155,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     tensors = tuple(n for n in users if isinstance(n.meta.get("val"), torch.Tensor))
     return Traced(
         nodes=tuple(node for node in nodes if node.op != "output"),
-        parameters={key: first_names[one] for key, one in signature.inputs_to_parameters.items()},
+        parameters={key: firsts[one] for key, one in signature.inputs_to_parameters.items()},
         owners=owners,
         buffers=dict(signature.inputs_to_buffers),
         constants={key: program.constants[target] for key, target in lifted.items()},
@@ -186,7 +186,7 @@ def planned_shapes(plan: Plan) -> str:
     return ",".join(map(str, (2, *planned_extents(plan)))) + kind
 
 
-def _first_names(model: nn.Module) -> dict[str, str]:
+def first_names(model: nn.Module) -> dict[str, str]:
     """For each name of a weight, the first one of the same weight."""
     first: dict[int, str] = {}
     rows = model.named_parameters(remove_duplicate=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from other_modules import Paired
 from torch import Tensor, nn
 
 import planner
@@ -247,6 +248,19 @@ def _planned(strategy: str, degree: int | None, gpus: int = 4) -> planner.Plan:
         cluster="lassen",
         global_batch_size=8,
     )
+
+
+def second_names() -> Any:
+    """The rank's block of a weight with two names, whether it is one, and what it is saved as."""
+    asked: Any = {"inputs": torch.empty(2, 16), "gpus": 2, "global_batch_size": 8}
+    plan = planner.evaluate(Paired, strategy="filter", cluster="lassen", **asked)
+    module = planner.torch.apply(plan, Paired())
+    saved = module.state_dict()
+    module.load_state_dict({name: torch.ones_like(one) for name, one in saved.items()})
+    weights: Any = [module.get_submodule(name).weight for name in ("first", "second")]
+    one = weights[0] is weights[1] and bool((weights[0] == 1).all())
+    names = [name for name, _ in module.named_parameters()]
+    return tuple(weights[0].shape), set(saved) == set(Paired().state_dict()), one, names
 
 
 def checkpoint(folder: str) -> list[str]:

@@ -7,6 +7,7 @@ import torch_extra
 
 torch_extra.require("torch")
 
+import applied_works as works
 import other_modules as others
 
 import planner
@@ -14,6 +15,7 @@ from costmodels.errors import InputError
 from costmodels.graph import build_graph
 from costmodels.graph.kinds import data, make_layer
 from planner.torch.source import traced_source
+from planner.torch.verify.ranks import on_ranks
 from planner.torch.verify.verify import verify_plan
 
 IMAGES, FEATURES, TOKENS = "2,3,16,16", "2,16", "2,16:int64"
@@ -102,14 +104,42 @@ def test_layers_that_share_a_weight_have_their_products_whatever_their_biases(na
     assert [one.kind for one in graph.compute_layers].count("linear") == 2
 
 
-def test_two_names_of_one_weight_are_refused_where_they_would_be_two_weights():
-    """A rank ended with "KeyError: 'second.weight'"."""
+@pytest.mark.parametrize(
+    ("name", "gpus", "strategy"),
+    [
+        ("Paired", 2, "filter"),
+        ("HalfPaired", 4, "data"),
+        slow("Paired", 2, "zero3"),
+        slow("Paired", 2, "data"),
+        slow("Paired", 4, "channel"),
+        slow("HalfPaired", 4, "filter"),
+        slow("HalfPaired", 2, "channel"),
+    ],
+)
+def test_two_names_of_one_weight_are_one_weight(name, gpus, strategy):
+    """They were refused: a rank would have ended with "KeyError: 'second.weight'"."""
+    asked = {"inputs": FEATURES, "gpus": gpus, "cluster": "lassen", "global_batch_size": 8}
+    plan = planner.evaluate(getattr(others, name), strategy=strategy, **asked)
+    assert verify_plan(plan, ranks=gpus, module=f"other_modules:{name}").faults == []
+
+
+def test_a_bias_beside_a_shared_weight_is_held_in_blocks(tmp_path):
+    (tmp_path / "cut.toml").write_text(
+        'format = "planner-strategy"\n'
+        '[[layer]]\nname = "first"\npartition = { channel = 2 }\n'
+        '[[layer]]\nname = "first_2"\npartition = { channel = 2 }\n'
+    )
     asked = {"inputs": FEATURES, "gpus": 2, "cluster": "lassen", "global_batch_size": 8}
-    plan = planner.evaluate(others.Paired, strategy="data", **asked)
-    with pytest.raises(InputError, match=r"first\.weight is second\.weight, too"):
-        verify_plan(plan, ranks=2, module="other_modules:Paired")
-    plan = planner.evaluate(others.Paired, strategy="zero3", **asked)
+    plan = planner.evaluate(others.Paired, strategy=tmp_path / "cut.toml", **asked)
+    (bias,) = plan.sharding.layers["first_2"].weights
+    assert bias.placements == ("Shard(0)",)
     assert verify_plan(plan, ranks=2, module="other_modules:Paired").faults == []
+
+
+def test_a_weight_with_two_names_is_saved_under_both():
+    for block, both, same, names in on_ranks(works.second_names, 2):
+        assert (block, both, same) == ((8, 16), True, True)
+        assert names == list(dict(others.Paired().named_parameters()))
 
 
 @pytest.mark.parametrize("strategy", ["channel", slow("filter")])

@@ -61,6 +61,8 @@ class Constants:
         Its trace.
     data
         Operators that depend on samples.
+    names
+        Names of parameters and buffers by those of their placeholders, one for each tensor.
     layouts
         Where weights lie that are cut, by their names.
     rank, ranks
@@ -72,17 +74,15 @@ class Constants:
         module: nn.Module,
         program: ExportedProgram,
         data: set[Node],
+        names: Mapping[str, str],
         layouts: Mapping[str, Layout],
         rank: int,
         ranks: int,
     ) -> None:
         signature = program.graph_signature
         self._ranks = ranks
-        self.names: dict[str, str] = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-        }
-        self.parameters = set(signature.inputs_to_parameters.values())
+        self.names = names
+        self.parameters = {names[node] for node in signature.inputs_to_parameters}
         self.layouts: dict[str, Layout] = {}
         self.tensors: dict[str, Tensor] = {}
         self.shapes: dict[str, torch.Size] = {}
@@ -90,7 +90,7 @@ class Constants:
             node: program.constants[name]
             for node, name in signature.inputs_to_lifted_tensor_constants.items()
         }
-        for name in self.names.values():
+        for name in dict.fromkeys(names.values()):
             tensor = _member(module, name)
             layout = layouts.get(name) or whole_layout(tensor.shape, ranks)
             block = cut_to(tensor, layout.boxes[rank])
@@ -164,7 +164,7 @@ def cut_weights(
     """
     found: dict[str, Layout] = {}
     for kind, node, weights in rows:
-        product, turned = product_of(node, kind) if kind in ("conv", "linear") else ({}, False)
+        product, turned = product_of(node, kind) if kind != "batch_norm" else ({}, False)
         for argument, source in (product or arguments(node)).items():
             if argument not in CUT or getattr(source, "op", "") != "placeholder":
                 continue

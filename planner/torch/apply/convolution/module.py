@@ -22,6 +22,7 @@ from planner.torch.apply.exchange import Exchange, Why, moved
 from planner.torch.apply.in_place import check_in_place
 from planner.torch.apply.layout import Layout
 from planner.torch.apply.module import PlannedModule, Received
+from planner.torch.apply.tracing import first_names
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -57,7 +58,6 @@ class ConvolutionModule(PlannedModule):
         loss: LossFunction | None = None,
     ) -> None:
         super().__init__()
-        _refuse_second_names(module)
         program, known = traced.program, traced.known
         nodes = list(program.graph.nodes)
         signature = program.graph_signature
@@ -87,22 +87,32 @@ class ConvolutionModule(PlannedModule):
             for row in traced.network.layers
         }
         check_in_place(nodes, data)
-        names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        firsts = first_names(module)
+        names = {
+            node: firsts.get(name, name)
+            for held in (signature.inputs_to_parameters, signature.inputs_to_buffers)
+            for node, name in held.items()
+        }
         sizes = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         cut = cut_weights(
             (
                 (site.layer.kind, site.node, {k: row[0] for k, row in site.weights.items()})
                 for site in self._sites.values()
-                if site.layer.kind in ("conv", "linear", "batch_norm")
+                if site.layer.kind in ("conv", "linear", "bias", "batch_norm")
             ),
             names,
             lambda name: sizes[name].shape,
         )
         self._constants = Constants(
-            module, program, data, cut, self._exchange.rank, len(sharding.meshes[0].ranks)
+            module, program, data, names, cut, self._exchange.rank, len(sharding.meshes[0].ranks)
         )
-        for name, tensor in self._constants.tensors.items():
-            _register(self, name, tensor)
+        tensors = self._constants.tensors
+        self._first_names = {
+            **{name: first for name, first in firsts.items() if first in tensors},
+            **{name: name for name in tensors if name not in firsts},
+        }
+        for name, first in self._first_names.items():
+            _register(self, name, tensors[first])
         self.register_state_dict_post_hook(_with_boxes)
         self._output = self._last(known, nodes, signature.user_outputs)
 
@@ -277,10 +287,12 @@ class ConvolutionModule(PlannedModule):
 def _with_boxes(module: Any, state: dict[str, Any], prefix: str, metadata: object) -> None:
     """Let a checkpoint know where the blocks of a state dict lie."""
     constants = module._constants
-    for name, layout in constants.layouts.items():
+    for name, first in module._first_names.items():
+        layout = constants.layouts[first]
         box = layout.boxes[module._rank]
         if any(box != other for other in layout.boxes):
-            state[prefix + name] = WeightBlock.of(state[prefix + name], box, constants.shapes[name])
+            shape = constants.shapes[first]
+            state[prefix + name] = WeightBlock.of(state[prefix + name], box, shape)
 
 
 def read_extent(site: Site, dim: int) -> int:
@@ -306,16 +318,3 @@ def _register(module: nn.Module, name: str, tensor: Tensor) -> None:
         module.register_parameter(last, tensor)
     else:
         module.register_buffer(last, tensor)
-
-
-def _refuse_second_names(module: nn.Module) -> None:
-    """Refuse weights that two modules hold, which would become two weights."""
-    first: dict[int, str] = {}
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        before = first.setdefault(id(weight), name)
-        if before != name:
-            raise InputError(
-                f"a module that a plan is applied to layer by layer must have one name for each "
-                f"weight but {before} is {name}, too; use one module in both places, or cut "
-                "weights with ZeRO 3"
-            )

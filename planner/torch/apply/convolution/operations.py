@@ -29,7 +29,9 @@ def _product_of(site: Site) -> tuple[Any, Any, bool]:
     cut = any(len(set(layout.boxes)) > 1 for layout, _ in site.weights.values())
     if cut and found["weight"].op != "placeholder":
         raise site.refusal("its weight is a view of another tensor, which cannot be cut")
-    return found["weight"], found["bias"], turned
+    # one of a layer that shares its weight may be a layer of its own
+    bias = found["bias"] if "bias" in site.weights else None
+    return found["weight"], bias, turned
 
 
 def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
@@ -45,6 +47,15 @@ def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
 
 def _run_linear(site: Site, xs: list[Tensor]) -> Tensor:
     return sums.linear_blocks(site, xs[0], *_product_of(site))
+
+
+def _run_bias(site: Site, xs: list[Tensor]) -> Tensor:
+    product, _ = product_of(site.node, "linear")
+    if not product:
+        return _operators(site, xs)
+    dims = site.sharding.output.dims
+    features = next(n for n, dim in enumerate(dims) if dim in ("channel", "hidden"))
+    return sums.with_bias(site, xs[0], product["bias"], features)
 
 
 def _run_pool(site: Site, xs: list[Tensor]) -> Tensor:
@@ -170,13 +181,12 @@ def _out_of_place(target: Any) -> Any:
 KINDS: dict[str, Operation] = {
     "conv": _run_conv,
     "linear": _run_linear,
+    "bias": _run_bias,
     "pool": _run_pool,
     "global_pool": _run_global_pool,
     "batch_norm": _run_batch_norm,
     "concat": _run_concat,
     "upsample": _run_upsample,
     "rearrange": _rearrange,
-    **dict.fromkeys(
-        ("activation", "add", "pointwise", "scale", "dropout", "bias", "opaque"), _operators
-    ),
+    **dict.fromkeys(("activation", "add", "pointwise", "scale", "dropout", "opaque"), _operators),
 }
