@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planner.models.onnx.files import clean
 from planner.models.onnx.graph import OnnxGraph, attributes, numbers_of
+from planner.models.onnx.norms import norm_put_back, norm_with_weights
 from planner.models.onnx.weights import trained_input
 from planner.models.onnx.windows import convolution_of, pooling_of, transposed_convolution
 from planner.models.traced.nodes import TracedNode
@@ -319,6 +320,8 @@ def _loss_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
 
 
 _TRANSLATED: dict[str, Translator] = {
+    "Add": norm_with_weights,
+    "Reshape": norm_put_back,
     "Conv": convolution_of,
     "ConvTranspose": transposed_convolution,
     "MaxPool": pooling_of,

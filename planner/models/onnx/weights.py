@@ -19,9 +19,6 @@ def trained_input(
 ) -> TracedNode | None:
     """A weight that is trained, None where there is none.
 
-    Vectors are those of a weight or of a module: exporters keep those once that begin with the
-    same numbers.
-
     Parameters
     ----------
     graph, node, place
@@ -33,13 +30,32 @@ def trained_input(
     found = graph.known[name] if name else None
     if found is None or not (found in graph.trained or found in graph.data):
         return None
-    if found.weight and len(found.shape) == 1 and len(graph.readers[name]) > 1:
-        owner = module_of(node) if matrix is None else _origin(graph, matrix)
-        called = f"{name} of {owner or node.output[0]}"
-        if called not in graph.known:
-            graph.give(called, graph.types[name], weight=called)
-        return graph.known[called]
-    return found
+    return own_vector(graph, name, node, matrix)
+
+
+def own_vector(
+    graph: OnnxGraph, name: str, node: NodeProto, matrix: TracedNode | None = None
+) -> TracedNode:
+    """A vector as that of its weight or module, where several operators read it.
+
+    Exporters keep vectors once that begin with the same numbers.
+
+    Parameters
+    ----------
+    graph, name
+        What is known so far, and the vector.
+    node, matrix
+        What reads it, and the weight that it is the bias of.
+    """
+    found = graph.known[name]
+    vector = sum(extent != 1 for extent in found.shape) == 1 or len(found.shape) == 1
+    if not found.weight or not vector or len(graph.readers[name]) == 1:
+        return found
+    owner = module_of(node) if matrix is None else _origin(graph, matrix)
+    called = f"{name} of {owner or node.output[0]}"
+    if called not in graph.known:
+        graph.give(called, graph.types[name], weight=called)
+    return graph.known[called]
 
 
 def _origin(graph: OnnxGraph, weight: TracedNode) -> str:

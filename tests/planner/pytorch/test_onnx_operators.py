@@ -71,6 +71,37 @@ class NormedSlopes(torch.nn.Module):
         return self.slope(self.second(x)).mean((2, 3))
 
 
+class GroupNorms(torch.nn.Module):
+    """Norms of groups: with weights, without, and one that is used again."""
+
+    shapes = ((4, 3, 8, 8),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Conv2d(3, 8, 1), torch.nn.Conv2d(8, 4, 1)
+        self.norm, self.other = torch.nn.GroupNorm(2, 8), torch.nn.GroupNorm(8, 8)
+        self.bare = torch.nn.GroupNorm(4, 8, affine=False)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        return self.last(self.other(self.bare(self.norm(x)))).mean((2, 3))
+
+
+class NormedParts(torch.nn.Module):
+    """Channels that are put into groups for a norm with weights of its own, and what is added."""
+
+    shapes = ((4, 8, 8),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.InstanceNorm1d(2, affine=True)
+        self.weight, self.more = (torch.nn.Parameter(torch.ones(8, 1)) for _ in range(2))
+
+    def forward(self, x):
+        x = self.norm(x.reshape(4, 2, 32)).reshape(4, 8, 8)
+        return (x * self.weight + self.more).mean(2)
+
+
 def both(module: torch.nn.Module, folder: Path, **more: bool) -> tuple[Network, Network]:
     """The networks of the file of a module, and of the module itself."""
     samples = tuple(torch.zeros(shape) for shape in module.shapes)
@@ -113,6 +144,27 @@ def test_vectors_that_an_exporter_merged_stay_those_of_their_modules(tmp_path):
     file, _ = both(Recurrent(), tmp_path, optimize=True)
     norms = [row.options for row in file.layers if row.kind == "layer_norm"]
     assert norms == [{}, {"weights": 0}, {"weights": 0}, {}]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"optimize": True}, {"dynamo": False}], ids=["dynamo", "optimised", "script"]
+)
+def test_norms_of_groups_are_one_layer_each(options, tmp_path):
+    """What exporters write them out in were layers of their own, with copies around them."""
+    file, module = both(GroupNorms(), tmp_path, **options)
+    assert kinds(file) == kinds(module)
+    found = [row.options for row in file.layers]
+    if "optimize" in options:  # which keeps ones of all norms once, whether they are trained or not
+        assert [one for one in found if one == {"weights": 0}] == [{"weights": 0}]
+        return
+    assert counts(file) == counts(module)
+    assert found == [row.options for row in module.layers]
+
+
+def test_norms_with_weights_of_their_own_groups_stay_as_they_are(tmp_path):
+    file, module = both(NormedParts(), tmp_path)
+    assert counts(file)[0] == counts(module)[0] == 2 * 2 + 2 * 8
+    assert kinds(file) == kinds(module)
 
 
 def test_slopes_behind_a_norm_are_weights(tmp_path):
