@@ -182,7 +182,9 @@ def _convolved(
 
 
 def pooling_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
-    """Pooling, None where its padding is not the same at both ends.
+    """Pooling, of which one end that has more padding reads it from an operator before it.
+
+    That is not needed where as many outputs are made, by rounding their number up if need be.
 
     Parameters
     ----------
@@ -190,19 +192,81 @@ def pooling_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode 
         What is known so far, the operator, and its attributes.
     """
     rank = len(graph.shape(node.input[0])) - 2
-    strides = list(of.get("strides", [1] * rank))
-    padding = _symmetric_padding(of, rank)
-    if not isinstance(padding, list) or not 1 <= rank <= 3:
+    if not 1 <= rank <= 3:
         return None
-    if {*of["kernel_shape"], *strides} == {1} and not any(padding):
-        return graph.known[node.input[0]]
+    kernel, strides = list(of["kernel_shape"]), list(of.get("strides", [1] * rank))
+    x, padding = graph.known[node.input[0]], _symmetric_padding(of, rank)
+    ceil_mode = bool(of.get("ceil_mode", 0))
+    if not isinstance(padding, list):
+        pads = _written_pads(graph, node, of)
+        padding, outputs = pads[:rank], graph.shape(node.output[0])[2:]
+        ways = [
+            up for up in (False, True) if _pooled_extents(graph, node, of, padding, up) == outputs
+        ]
+        if ways and _fit_pool(padding, kernel):
+            ceil_mode = ways[0]
+        else:
+            padded = _with_zeros(graph, node, {**of, "pads": pads})
+            if padded is None or not _fit_pool(padded[1], kernel):
+                return None
+            x, padding = padded
+    if {*kernel, *strides} == {1} and not any(padding):
+        return x
     kind = "max" if node.op_type == "MaxPool" else "avg"
     given = {
-        "self": graph.known[node.input[0]],
-        "kernel_size": list(of["kernel_shape"]),
+        "self": x,
+        "kernel_size": kernel,
         "stride": strides,
         "padding": padding,
         "dilation": list(of.get("dilations", [1] * rank)),
-        "ceil_mode": bool(of.get("ceil_mode", 0)),
+        "ceil_mode": ceil_mode,
     }
     return graph.node(f"{kind}_pool{rank}d", given, [graph.shape(node.output[0])], node)
+
+
+def _fit_pool(padding: list[int], kernel: list[int]) -> bool:
+    """Whether pools may be padded so, by at most half of the kernel."""
+    return all(0 <= 2 * pad <= size for pad, size in zip(padding, kernel, strict=True))
+
+
+def _written_pads(graph: OnnxGraph, node: NodeProto, of: Attributes) -> list[int]:
+    """Padding of a pool at the start of each dim of space, then at the end of each.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the pool, and its attributes.
+    """
+    if of.get("auto_pad", "NOTSET") == "NOTSET":
+        return list(of["pads"])
+    extents, outputs = graph.shape(node.input[0])[2:], graph.shape(node.output[0])[2:]
+    rank = len(extents)
+    strides, dilations = of.get("strides", [1] * rank), of.get("dilations", [1] * rank)
+    rows = zip(extents, outputs, of["kernel_shape"], strides, dilations, strict=True)
+    total = [max(0, (out - 1) * s + (k - 1) * d + 1 - extent) for extent, out, k, s, d in rows]
+    smaller, larger = [n // 2 for n in total], [n - n // 2 for n in total]
+    return smaller + larger if of["auto_pad"] == "SAME_UPPER" else larger + smaller
+
+
+def _pooled_extents(
+    graph: OnnxGraph, node: NodeProto, of: Attributes, padding: list[int], up: bool
+) -> tuple[int, ...]:
+    """Extents of what a pool with the same padding at both ends makes. [items]
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the pool, and its attributes.
+    padding, up
+        Padding of each dim, and whether a last window that reaches beyond it counts.
+    """
+    extents, rank = graph.shape(node.input[0])[2:], len(padding)
+    strides, dilations = of.get("strides", [1] * rank), of.get("dilations", [1] * rank)
+    found = []
+    rows = zip(extents, of["kernel_shape"], strides, dilations, padding, strict=True)
+    for extent, size, stride, dilation, pad in rows:
+        span = extent + 2 * pad - (size - 1) * dilation - 1
+        count = (-(-span // stride) if up else span // stride) + 1
+        # the last window must start inside the input or its left padding
+        found.append(count - 1 if up and (count - 1) * stride >= extent + pad else count)
+    return tuple(found)

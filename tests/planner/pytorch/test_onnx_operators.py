@@ -219,6 +219,34 @@ def test_padding_that_is_not_alike_at_both_ends_keeps_products(tmp_path):
     assert counts(causal) == (96, 96 * 32)
 
 
+def pooled(folder: Path, x: tuple, operator: str = "MaxPool", **of: object) -> Network:
+    nodes = [helper.make_node(operator, ["x"], ["y"], name="/pool/Pool", **of)]
+    return network_of_onnx(written(nodes, {}, x, folder), None)
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_padding_that_is_not_alike_at_both_ends_keeps_pools(operator, tmp_path):
+    """They were opaque layers, which are split by sample alone."""
+    image, usual = (2, 8, 224, 224), {"kernel_shape": [3, 3], "strides": [2, 2]}
+    last = pooled(tmp_path, image, operator, pads=[0, 0, 1, 1], **usual)
+    first = pooled(tmp_path, image, operator, pads=[1, 1, 0, 0], **usual)
+    for found, automatic, padding in ((last, "UPPER", 0), (first, "LOWER", 1)):
+        assert kinds(found) == ["pool", "loss"]
+        layer = build_graph(found, 2).layers["pool"]
+        assert [axis.extent for axis in layer.output.axes] == [2, 8, 112, 112]
+        assert {window.padding for window in layer.windows.values()} == {padding}
+        same = pooled(tmp_path, image, operator, auto_pad=f"SAME_{automatic}", **usual)
+        assert same.layers == found.layers
+    # so much more at one end that windows lie there alone
+    far = pooled(tmp_path, image, operator, kernel_shape=[2, 2], pads=[0, 1, 2, 1])
+    zeros, pool, _ = far.layers
+    assert (zeros.kind, zeros.name, zeros.options["axes"]) == (
+        *("opaque", "pad"),
+        {"channel": 8, "height": 226, "width": 224},
+    )
+    assert (pool.name, pool.options["padding"]) == ("pool", (0, 1))
+
+
 ILL_FORMED = {
     "channels": (
         ("Conv", {}, (2, 4, 8, 8), (8, 3, 3, 3), None),
