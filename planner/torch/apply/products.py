@@ -262,7 +262,11 @@ def _attention_rule(place: RankPlace, node: Node, given: Given) -> Call:
         first = place.index(tokens) * (extent // ways(tokens, place.sizes))
         options["is_causal"] = False
     if given["dropout_p"]:
-        raise LayoutError("it drops weights of attention at random")
+        raise LayoutError(
+            "it drops weights of attention at random, which runs under no split",
+            "set the dropout of that attention to 0 (dropout of nn.MultiheadAttention, "
+            "self_attn.dropout of nn.TransformerEncoderLayer), and plan again",
+        )
     call = {
         "query": query,
         "key": key,

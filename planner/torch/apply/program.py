@@ -82,7 +82,7 @@ def make_program(
                 layer = traced.layer_of(node) or "a constant"
                 raise InputError(
                     f"the operator '{operator_of(node)}' of {layer} must run on the blocks of the "
-                    f"plan but {error}; split that layer otherwise, by samples for example"
+                    f"plan but {error}; {error.advice}"
                 ) from None
     return program
 

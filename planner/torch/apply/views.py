@@ -19,7 +19,21 @@ from planner.plan.sharding import PARTIAL, TensorPlacement, sharded_dim
 
 
 class LayoutError(Exception):
-    """A tensor that cannot lie as it should."""
+    """A tensor that cannot lie as it should.
+
+    Parameters
+    ----------
+    reason
+        Why.
+    advice
+        What to do next.
+    """
+
+    def __init__(
+        self, reason: str, advice: str = "split that layer otherwise, by samples for example"
+    ) -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 class DimPart(Struct, frozen=True):

@@ -154,3 +154,22 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return self.inner(self.inner(x).relu())
+
+
+class Encoded(nn.Module):
+    """A layer of PyTorch's own, which drops weights of attention, or all but these."""
+
+    def __init__(self, attention=0.1):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.layer.self_attn.dropout = attention
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class KeptAttention(Encoded):
+    """Of which attention drops nothing."""
+
+    def __init__(self):
+        super().__init__(0.0)

@@ -148,3 +148,16 @@ def test_blocks_of_a_shared_weight_get_what_they_lack_of_its_sum(strategy):
     asked = {"inputs": FEATURES, "gpus": 2, "cluster": "lassen", "global_batch_size": 8}
     plan = planner.evaluate(others.Twice, strategy=strategy, **asked)
     assert verify_plan(plan, ranks=2, module="other_modules:Twice").faults == []
+
+
+def test_attention_that_drops_its_weights_is_refused_with_what_to_set():
+    """The advice was to split it otherwise, by samples, as this plan does already."""
+    asked = {"inputs": "2,8,16", "gpus": 2, "cluster": "lassen", "global_batch_size": 8}
+    plan = planner.evaluate(others.Encoded, strategy="data", **asked)
+    with pytest.raises(
+        InputError, match=r"under no split; set .* self_attn\.dropout of nn\."
+    ) as said:
+        verify_plan(plan, ranks=2, module="other_modules:Encoded")
+    assert "split that layer otherwise" not in str(said.value)
+    plan = planner.evaluate(others.KeptAttention, strategy="data", **asked)
+    assert verify_plan(plan, ranks=2, module="other_modules:KeptAttention").faults == []
