@@ -30,10 +30,10 @@ UNIT = 2.0**20
 
 
 class KnownPoint(Struct, frozen=True):
-    """A point, and the most memory with which nothing faster was found. [B]"""
+    """A point, and the most memory with which nothing faster was found, None if none was asked."""
 
     plan: Plan
-    limit: float
+    limit: float | None = None
 
 
 def filled(
@@ -56,10 +56,7 @@ def filled(
     -------
     The front, the fastest of which says what cut the search short, if anything did.
     """
-    known = [
-        KnownPoint(points[0], math.inf),
-        *(KnownPoint(one, one.peak_memory) for one in points[1:]),
-    ]
+    known = [KnownPoint(points[0], math.inf), *map(KnownPoint, points[1:])]
     longest, stopped = 0.0, ""
     limit = _next_limit(known, reserved)
     if len(known) > 1:
@@ -90,20 +87,30 @@ def filled(
 def _next_limit(known: Sequence[KnownPoint], reserved: float) -> float | None:
     """The limit that is asked for next: in the widest gap, or else below the least point.
 
+    A gap is what may be between two answers under limits, whatever points by degrees are there.
+
     Parameters
     ----------
     known, reserved
         Points, and as of `filled`.
     """
     worth, limit = LEAST_WORTH, None
-    for one, after in pairwise(known):
-        high, low = one.plan.peak_memory - reserved, after.limit - reserved
-        slower = math.log(after.plan.step_time_s / one.plan.step_time_s)
-        if 0.0 < low < high and slower * math.log(high / low) > worth:
-            worth, limit = slower * math.log(high / low), reserved + math.sqrt(high * low)
+    area, first = 0.0, known[0]
+    for before, one in pairwise(known):
+        if before.limit is not None:
+            area, first = 0.0, before
+        high = before.plan.peak_memory - reserved
+        low = (one.limit or one.plan.peak_memory) - reserved
+        if 0.0 < low < high:
+            # nothing is known to be slower than the last one that was asked for
+            slower = math.log(one.plan.step_time_s / first.plan.step_time_s)
+            area += slower * math.log(high / low)
+        if area > worth and low > 0.0:
+            most = first.plan.peak_memory - reserved
+            worth, limit = area, reserved + math.sqrt(most * low)
     last = known[-1]
-    is_answer = last.limit > last.plan.peak_memory
-    if limit is None and is_answer and last.plan.step_time_s < SLOWEST * known[0].plan.step_time_s:
+    fastest = known[0].plan.step_time_s
+    if limit is None and last.limit is not None and last.plan.step_time_s < SLOWEST * fastest:
         limit = reserved + NEXT_BELOW * (last.plan.peak_memory - reserved)
     return None if limit is None else UNIT * math.floor(limit / UNIT)
 

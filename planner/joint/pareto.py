@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -228,7 +229,15 @@ def in_hosts(
         After which there are no more.
     """
     estimates, weights = search.estimates, LeastWeights(search.setting)
-    alone = {one.choice: one for one in rows if not one.choice.again and one.seconds < longest}
+    alone: dict[Choice, Estimate] = {}
+    least_of = defaultdict[tuple[object, ...], float](lambda: math.inf)
+    for one in sorted(rows, key=lambda row: row.seconds):
+        if one.choice.again or one.seconds > longest:
+            continue
+        # what lies on devices in the same way copies the same, as often as it has micro-batches
+        alike = one.choice.layout, one.choice.micro_batches
+        if one.memory < least_of[alike]:
+            least_of[alike], alone[one.choice] = one.memory, one
     waiting = (one for one in search.heavy if weights.fit(one, most_waiting(one)))
     heavy = (one for one in waiting if search.floors.floor(one) < longest)
     costs: dict[Choice, tuple[float, ...]] = {}
@@ -237,8 +246,8 @@ def in_hosts(
             break
         with suppress(InputError):  # heavy ones were not tried before
             all_of_it = estimates.of(replace(choice, offload=most_waiting(choice)))
-            least = alone.get(choice, replace(all_of_it, memory=math.inf))
-            costs[choice] = least.seconds, least.memory, all_of_it.seconds, all_of_it.memory
+            one = alone.get(choice, replace(all_of_it, memory=math.inf))
+            costs[choice] = one.seconds, one.memory, all_of_it.seconds, all_of_it.memory
     table = np.array([*costs.values()])
     for choice, cost in costs.items():
         better = (table <= cost).all(axis=1) & (table < cost).any(axis=1)

@@ -158,15 +158,17 @@ def front_sentence(plans: Sequence[Plan], against: str) -> str:
             f"faster than fewer; a gap is to the bound of what was searched{more}"
         )
     ways = "all or some of the " if stopped else ""
+    gaps = "gaps are to that"
     limited = any(one.memory_capacity_bytes < first.memory_capacity_bytes for one in plans)
     answers = "the plan of 'planner optimize'"
     if limited:
         answers = f"{answers}, and those of 'planner optimize --memory' with less and less,"
+        gaps = f"{gaps}, but of those with less to the bounds of their own questions"
     return (
         f"beside {answers} {ways}{first.search.num_choices:,} ways to train, "
         "with one split of all layers, were estimated; no step of any takes less than "
-        f"{figures.seconds(first.search.lower_bound_s)}, whatever the memory, and gaps are to "
-        f"that{more}"
+        f"{figures.seconds(first.search.lower_bound_s)}, whatever the memory, and {gaps}"
+        f"{more}"
     )
 
 

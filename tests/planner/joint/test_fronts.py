@@ -159,6 +159,24 @@ def test_limits_are_asked_for_where_points_are_far_apart(two):
     assert not points[0].search.stopped_by
 
 
+def test_points_by_degrees_hide_no_limit_however_close_they_are(two):
+    """Of ten of them none was far from the next, and each could be replaced."""
+    points = [
+        dataclasses.replace(two[0], step_time_s=1.2**i, memory_bytes={"weights": 2.0**34 * 0.8**i})
+        for i in range(8)
+    ]
+    least = points[-1].peak_memory
+
+    def ask(limit):
+        if limit < 1.5 * least:
+            return points[-1]
+        held = {"weights": 0.99 * limit}
+        return dataclasses.replace(two[0], step_time_s=1.05, memory_bytes=held)
+
+    found = filled(points, ask, 0.0, Deadline(None))
+    assert min(one.peak_memory for one in found if one.step_time_s < 1.1) < 1.8 * least
+
+
 @pytest.mark.parametrize("reason", ["interrupt", "time limit"])
 def test_limits_that_there_is_no_time_for_leave_the_front(two, reason):
     def ask(limit):
