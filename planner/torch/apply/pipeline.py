@@ -51,6 +51,15 @@ class _Stage(PipelineStage):
     def group(self, group: dist.ProcessGroup) -> None:
         self._ranks = RankGroup(group)
 
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """The gradients to send, each in one piece: that of a part of a joined tensor is not."""
+        found = self.bwd_cache.get(bwd_chunk_id)
+        if found is not None:
+            pieces = (one if one is None else one.contiguous() for one in found)
+            self.bwd_cache[bwd_chunk_id] = tuple(pieces)
+        sends: list[dist.P2POp] = super().get_bwd_send_ops(bwd_chunk_id)
+        return sends
+
 
 class Pipeline:
     """The stages of one rank, and the schedule that they run in.

@@ -189,3 +189,14 @@ def t5():
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 4, "d_ff": 64, "d_kv": 8}
     config = transformers.T5Config(**sizes, vocab_size=96, dropout_rate=0.0)
     return transformers.T5ForConditionalGeneration(config)
+
+
+class Joined(nn.Module):
+    """The features of several convolutions, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Conv2d(3, 8, 3, padding=1) for _ in range(4))
+
+    def forward(self, x):
+        return torch.cat([part(x).sigmoid() for part in self.parts], 1)

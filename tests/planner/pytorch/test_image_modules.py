@@ -96,6 +96,11 @@ def test_networks_of_images_train_in_shards_and_in_stages(name, strategy):
     assert all(one.place in plan.layers for one in found.differences)
 
 
+def test_gradients_of_parts_of_a_joined_tensor_are_sent():
+    strategy = "megatron:pp=2,micro_batches=2,schedule=zero-bubble"
+    assert verified("Joined", strategy, "2,3,16,16").faults == []
+
+
 def test_equations_are_the_products_that_they_are():
     graph = build_graph(traced_source(images.Einsums, "2,16,32").network, 2)
     kinds = [one.kind for one in graph.compute_layers]
