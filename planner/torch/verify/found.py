@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -221,6 +221,11 @@ class _Convolutional(Struct, frozen=True, kw_only=True):
             bias = layer.dims.get("filter", 0) / split.degree("filter")
             size = said + 2 * (members - 1) / members * bias * (1 - 1 / ways)
             yield (said, size) if self._is_uneven(layer) else (size, size), CUT_BIAS
+        if cause == "gradient" and layer.kind == "batch_norm" and not layer.held_parameters:
+            members = self._members(layer, ("channel",))
+            vector = layer.dims["channel"] / split.degree("channel")
+            for size in (2 * (members - 1) / members * count * vector for count in (1, 2)):
+                yield (size, size), "a norm that is used again sums its gradients once more"
         if cause == "gradient" and layer.shares_weight_with:
             whole = float(next(tensor.size for _, tensor in weight_tensors(layer)))
             part = math.prod(split.degree(dim) for dim in layer.weight_dims)
@@ -242,10 +247,14 @@ class _Convolutional(Struct, frozen=True, kw_only=True):
         rows = [(extent, split.degree(dim)) for dim, extent in layer.dims.items()]
         return math.prod((n // ways) / -(-n // ways) for n, ways in rows)
 
-    def _members(self, layer: Layer) -> float:
-        """Ranks that sum the gradient of a layer. [items]"""
+    def _members(self, layer: Layer, dims: Collection[str] | None = None) -> float:
+        """Ranks that sum the gradient of a layer. [items]
+
+        `dims` are those of its weight, where the layer does not say them itself.
+        """
         one = one_candidate(self.splits[layer.name], layer.dims)
-        return float(one.group(set(one.dims) - set(layer.weight_dims)).prod())
+        kept = layer.weight_dims if dims is None else dims
+        return float(one.group(set(one.dims) - set(kept)).prod())
 
     def _norm_sums(self, layer: Layer) -> float:
         """Sums and sums of squares of each sample and channel, over the ranks that cut space."""

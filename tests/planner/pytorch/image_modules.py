@@ -200,3 +200,17 @@ class Joined(nn.Module):
 
     def forward(self, x):
         return torch.cat([part(x).sigmoid() for part in self.parts], 1)
+
+
+class Twins(nn.Module):
+    """Both halves of the channels go through the same convolution and the same norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 8, 3, padding=1, bias=False)
+        self.norm = nn.SyncBatchNorm(8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        left, right = (self.norm(self.conv(half)).sigmoid() for half in (x[:, :2], x[:, 2:]))
+        return self.head((left - right).square().mean((2, 3)))

@@ -101,6 +101,11 @@ def test_gradients_of_parts_of_a_joined_tensor_are_sent():
     assert verified("Joined", strategy, "2,3,16,16").faults == []
 
 
+@pytest.mark.parametrize("strategy", ["spatial", "data", "filter"])
+def test_norms_that_are_used_twice_train_as_one_process_does(strategy):
+    assert verified("Twins", strategy, "2,4,16,16").faults == []
+
+
 def test_equations_are_the_products_that_they_are():
     graph = build_graph(traced_source(images.Einsums, "2,16,32").network, 2)
     kinds = [one.kind for one in graph.compute_layers]

@@ -92,13 +92,20 @@ class Site:
     @cached_property
     def weights(self) -> dict[str, tuple[Layout, Layout]]:
         """Where each of its weights lies, and its gradient before that is summed."""
-        return {
+        found = {
             one.name: (
                 layout_of(one, self.mesh),
                 layout_of(one, self.mesh, one.gradient_sums),
             )
             for one in self.sharding.weights
         }
+        if self.layer.kind == "batch_norm" and not found:
+            # one that is used before, of which the plan has no weights, or whose statistics are all
+            summed = self.axes_that_cut() - self.axes_that_cut({"channel"})
+            boxes = tuple((box[1],) for box in self.output.boxes)
+            gradient = Layout(boxes=boxes, holders=self.holders(summed))
+            found = dict.fromkeys(("weight", "bias"), (gradient.whole, gradient))
+        return found
 
     def axes_that_cut(self, dims: Iterable[str] | None = None) -> set[str]:
         """Axes of the mesh that cut its output or an input, along some of their dims.
