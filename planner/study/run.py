@@ -20,6 +20,8 @@ from planner.study.worker import work
 
 # How often progress is told. [s]
 _TELL = 0.5
+# Workers that may end before they take up a question: more are none that someone killed. [items]
+_MOST_LOST = 3
 
 
 class StudyRow(Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class _Workers(Struct, kw_only=True):
 
     trials: Trials
     sweep: Sweep
+    lost: int = 0
 
     def run(self, jobs: int, tell: Callable[[str], None] | None) -> bool:
         """Let workers answer all that is left; whether an interrupt came."""
@@ -152,9 +155,10 @@ class _Workers(Struct, kw_only=True):
             and trial.user_attrs.get("worker", {}).get("pid") == process.pid
             for trial in self.trials.all_trials()[self.trials.first :]
         )
-        if not died_at_one:
+        self.lost += not died_at_one
+        if self.lost > _MOST_LOST:
             raise InputError(
-                f"a worker of the study ended before it took up a question (status "
+                f"{self.lost} workers of the study ended before they took up a question (status "
                 f"{process.exitcode}); run with --jobs 1 to see whether memory is short"
             )
         return self._started()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -12,14 +13,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import planner
+from costmodels.errors import InputError
 from planner.cli.command import planner_command
 from planner.study import worker
+from planner.study.run import _Workers
 from planner.study.sweep import read_sweep
 from planner.study.trials import Trials
 
@@ -149,6 +153,20 @@ def test_a_study_is_shown_and_written_in_every_way(answered):
     ):
         assert text in page
     assert "Remarks" in table
+
+
+def test_workers_that_are_killed_before_a_question_are_replaced(tmp_path, monkeypatch):
+    """Such a one ended the study of all others."""
+    trials = Trials.open(f"sqlite:///{tmp_path / 'study.db'}", "study")
+    workers = _Workers(trials=trials, sweep=None)
+    monkeypatch.setattr(_Workers, "_started", lambda self: {"another": None})
+    killed = SimpleNamespace(join=lambda: None, exitcode=-9, pid=1)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    sender.close()
+    for _ in range(3):
+        assert workers._follow(killed, receiver) == {"another": None}
+    with pytest.raises(InputError, match="4 workers of the study ended before they took up"):
+        workers._follow(killed, receiver)
 
 
 def test_a_killed_worker_loses_nothing():
