@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -27,7 +28,7 @@ from planner.plan import (
     tables_digest,
 )
 from planner.request.request import Request
-from planner.request.setting import Setting, find_cluster, resolve
+from planner.request.setting import Setting, find_cluster, find_network, resolve
 
 # What is said where an input of a plan is not found again: it is neither carried nor built in.
 _UNASKED = {
@@ -279,8 +280,26 @@ def strategy_setting(plan: Plan, request: Request) -> tuple[Setting, tuple[Note,
     InputError
         When an input cannot be used.
     """
-    setting = resolve(made_as(plan, _at_work(plan, request)))
+    setting = resolve(made_as(plan, _at_work(plan, _sized_as(plan, request))))
     return setting, use_notes(plan, setting, request, own_network=False)
+
+
+def _sized_as(plan: Plan, request: Request) -> Request:
+    """The request at the input size, vocabulary and capacity of the plan, if of its network."""
+    shape, carried = plan.input_shape, plan.carried.network
+    layers = () if carried is None else carried.layers
+    rows = (spec.options["rows"] for spec in layers if spec.kind == "embedding")
+    capacities = (spec.options.get("capacity") for spec in layers if spec.kind == "dispatch")
+    as_then: dict[str, Any] = {
+        "input_size": shape.get("height", shape.get("sequence")),
+        "vocab_padding": max(rows, default=None),
+        "expert_capacity": next(capacities, None),
+    }
+    with suppress(InputError):  # another network, which need not have that size
+        network = find_network(replace(request, **as_then))
+        if network_digest(network, plan.global_batch_size) == plan.hashes.get("network"):
+            return request.completed(**as_then)
+    return request
 
 
 def _at_work(plan: Plan, request: Request) -> Request:

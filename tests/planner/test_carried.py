@@ -21,9 +21,9 @@ from costmodels.graph import LayerSpec, Network
 from planner.cli.command import planner_command
 from planner.models import build, format_network
 from planner.plan import Carried, Plan
-from planner.request.plans import differs_from
+from planner.request.plans import differs_from, strategy_setting
 from planner.request.request import Request
-from planner.request.setting import resolve
+from planner.request.setting import find_network, resolve
 
 ROW = "conv,forward,fp32,8,3,64,160x160,80x80,7x7,2x2,1,0.0001"
 
@@ -96,6 +96,40 @@ def test_a_plan_is_evaluated_as_it_was_made(made: tuple[Plan, Path], tmp_path: P
     found = json.loads(result.stdout)
     assert found["step_time_s"] == pytest.approx(plan.step_time, rel=1e-9)
     assert not [note for note in found["fallbacks"] if "other inputs" in note]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "gpt2", "input_size": 512, "vocab_padding": 128},
+        {"model": "qwen2-57b-a14b", "input_size": 256, "expert_capacity": 1.25},
+        {"model": "resnet18", "input_size": 160},
+        {"model": own_network(), "input_size": 96},
+    ],
+    ids=lambda asked: str(asked["model"])[:12],
+)
+def test_a_strategy_has_the_sizes_of_its_plan(asked: dict[str, Any]) -> None:
+    plan = planner.evaluate(gpus=4, cluster="dgx-a100", **asked)
+    source, size = asked["model"], asked["input_size"]
+    options = {name: value for name, value in asked.items() if name != "model"}
+    setting, notes = strategy_setting(plan, Request(source=source, gpus=4, cluster="dgx-a100"))
+    assert not notes
+    assert not differs_from(plan, setting)
+    # what is given holds, the rest is as the plan was made
+    other = Request(source=source, gpus=4, cluster="dgx-a100", input_size=2 * size)
+    larger, (note,) = strategy_setting(plan, other)
+    assert str(2 * size) in str(dict(note.facts)["inputs"])
+    assert larger.model == find_network(
+        Request(source=source, **{**options, "input_size": 2 * size})
+    )
+
+
+def test_a_plan_of_short_sequences_is_evaluated_with_them() -> None:
+    asked: dict[str, Any] = {"gpus": 4, "cluster": "dgx-a100"}
+    plan = planner.evaluate("gpt2", input_size=512, vocab_padding=128, **asked)
+    again = planner.evaluate("gpt2", strategy=plan, **asked)
+    assert (again.step_time, again.peak_memory) == (plan.step_time, plan.peak_memory)
+    assert planner.simulate("gpt2", strategy=plan).step_time == planner.simulate(plan).step_time
 
 
 def test_objects_of_python_are_carried_too(tmp_path: Path) -> None:
