@@ -7,7 +7,6 @@ from functools import cache, partial
 
 from msgspec.structs import replace
 
-from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
@@ -21,7 +20,7 @@ from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
-from planner.joint.splits_alone import plan_of_splits
+from planner.joint.splits_alone import fits_as_usual, plan_of_splits
 from planner.joint.verdict import (
     left_splits,
     unproven_splits,
@@ -33,10 +32,8 @@ from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import Overtaken, SearchOptions, Watch
-from planner.planning.staged import tried
 from planner.planning.usual import UsualTrial, usual_trials
-from planner.request.parts import Degrees
-from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.request.setting import Setting
 from planner.simulation.garbage import uncollected
 from search.problem.deadline import Deadline
 
@@ -261,7 +258,7 @@ def _splits_first(
 
     if deadline.remaining == math.inf:
         options = replace(options, rival=rival)
-    elif not _fits_as_usual(setting):
+    elif not fits_as_usual(setting, deadline):
         early = deadline.part(SHARE)
     crowded = least.fullest_layer
     try:
@@ -291,12 +288,6 @@ def _splits_first(
     elif single is None and not proven:
         found = unproven_splits(found)
     return found, plan_or_error(setting, found, usual, single, crowded)
-
-
-def _fits_as_usual(setting: Setting) -> bool:
-    """Whether plain data parallelism fits."""
-    step, _ = tried(setting, Degrees(), load_runtime(DEFAULT_RUNTIME))
-    return step is not None and step.fits
 
 
 def _searched(

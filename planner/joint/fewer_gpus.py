@@ -31,6 +31,7 @@ from planner.joint.fewer_by_splits import NO_FEWER_BY_SPLITS, FewerBySplits
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
+from planner.joint.pace import Pace
 from planner.joint.plans import bounded_by, left_idle
 from planner.joint.ranking import MARGIN, Ranking, most_estimated
 from planner.joint.refined import with_refinements
@@ -117,7 +118,9 @@ class FewerGpus:
         asked
             The answer to a question on all of its GPUs, given the step of a plan that is known. [s]
         """
-        self.best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
+        if isinstance(plan, Plan):
+            pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
+            self.best, self.deadline = plan.step_time_s, pace.deadline.earlier(pace.one_plan)
         stopped, misses, missed = "", 0, self.setting.gpus
         try:
             for seconds, near, part in self._by_promise():
@@ -186,7 +189,7 @@ class FewerGpus:
         Those that others were expected to be faster than come back where these are not.
         """
         told = set[int]()
-        for _ in range(MOST_TURNS):
+        for _ in range(0 if self.deadline.passed else MOST_TURNS):
             rows, expected = self._promising(self.best, told)
             for row in rows:
                 if self.deadline.passed:
@@ -326,11 +329,10 @@ class FewerGpus:
         if not (rows or heavy):
             return []
         self.left.add(part.gpus)
-        capacity = part.cluster.device.memory
         ranking = Ranking(
             estimates=estimates,
             deadline=self.deadline,
-            capacity=capacity,
+            capacity=part.cluster.device.memory,
             limit=most,
             # what is slower than another by its passes alone is not the fastest
             margin=0.0,
@@ -350,8 +352,7 @@ class FewerGpus:
         rivals = [one for one in ranked if one.memory <= room]
         if self.in_hosts and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)
-            large = [one for _, one in heavy]
-            waiting, _ = heavy_rows(part, large, floors, self.deadline)
+            waiting, _ = heavy_rows(part, [one for _, one in heavy], floors, self.deadline)
             ranked, _ = with_offload(ranking, ranked, waiting)
             rivals = [one for one in ranked if one.memory <= room]
         rivals.sort(key=lambda one: one.seconds)

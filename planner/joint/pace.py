@@ -11,6 +11,7 @@ from msgspec import Struct
 from costmodels.simulation import micro_batches_run
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
+from planner.joint.ranking import MEMORY_MARGIN
 from planner.planning.search_plan import GRACE
 from search.problem.deadline import Deadline
 
@@ -24,6 +25,8 @@ ONCE = 4
 ASSEMBLY = 0.6
 # Micro-batches that are laid out, where the others are folded. [items]
 FEW_LAID_OUT = 4
+# What is kept for the one simulation without which there is no plan, of the time that is left.
+MOST_KEPT = 0.5
 
 
 class Pace(Struct, kw_only=True, eq=False):
@@ -53,7 +56,7 @@ class Pace(Struct, kw_only=True, eq=False):
         few = micro_batches_run(choice.schedule, choice.pp, count) if repeats else FEW_LAID_OUT
         return self.layers * min(count, few)
 
-    def allows(self, choice: Choice, plans: int = 1) -> bool:
+    def allows(self, choice: Choice, plans: int = 1, before: int = 0) -> bool:
         """Whether there is time to simulate a choice, and to put plans together.
 
         Parameters
@@ -62,25 +65,52 @@ class Pace(Struct, kw_only=True, eq=False):
             The choice.
         plans
             How many, if it becomes one of them. [items]
+        before
+            The effort of what is simulated before it.
         """
         work = self.work(choice)
-        effort = self._effort(work) + plans * ASSEMBLY * self._effort(max(work, self.most))
+        effort = before + self._effort(work) + plans * ASSEMBLY * self._effort(max(work, self.most))
         return self.seconds * effort <= self.deadline.earlier(-GRACE).remaining
 
     def timely(self, ranked: Sequence[Estimate], capacity: float) -> list[Estimate]:
-        """Those that there is time to simulate, or the one of least work: without one is no plan.
+        """Those that there is time to simulate, or one that surely fits: without one is no plan.
+
+        It is that one alone as well where there is no time left for it after the first of them.
 
         Parameters
         ----------
         ranked
             Estimates of choices.
         capacity
-            The memory of a device; one that is expected to fit comes first. [B]
+            The memory of a device; what surely fits comes first, then what is expected to. [B]
         """
         found = [one for one in ranked if self.allows(one.choice)]
-        if found or not ranked:
+        if not ranked:
             return found
-        return [min(ranked, key=lambda one: (one.memory > capacity, self.work(one.choice)))]
+        sure, most = capacity * (1.0 - MEMORY_MARGIN), capacity * (1.0 + MEMORY_MARGIN)
+        fitting = [one for one in found if one.memory <= most]
+        one = min(
+            fitting or ranked,
+            key=lambda one: (one.memory > capacity, one.memory > sure, self.work(one.choice)),
+        )
+        if not fitting and len(found) < len(ranked):
+            return [one]
+        alone = self.most == 0 and not self._allows_both(found[0].choice, one.choice)
+        return [one] if alone else found
+
+    def _allows_both(self, first: Choice, other: Choice) -> bool:
+        """Whether there is time to simulate a choice, and to make a plan of another one then."""
+        return self.allows(other, 1, self._effort(self.work(first)))
+
+    @property
+    def one_plan(self) -> float:
+        """What one simulation and putting its plan together are expected to take. [s]"""
+        return self.seconds * (1.0 + ASSEMBLY) * self._effort(FEW_LAID_OUT * self.layers)
+
+    @property
+    def before_one(self) -> Deadline:
+        """When what comes before the first simulation should end, for the plan to be in time."""
+        return self.deadline.earlier(min(self.one_plan, MOST_KEPT * self.deadline.remaining))
 
     @property
     def assembly(self) -> float:

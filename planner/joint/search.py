@@ -150,7 +150,7 @@ class JointSearch:
             rows = self.splits.others(rows, floors)
             ranking = Ranking(
                 estimates=self.estimates,
-                deadline=self.deadline.part(ESTIMATE_SHARE),
+                deadline=self.pace.before_one.part(ESTIMATE_SHARE),
                 capacity=self.setting.cluster.device.memory,
                 margin=margin if self.passes_over else math.inf,
                 left_out=self.left_out,
@@ -330,7 +330,7 @@ class JointSearch:
         That is 0 after the deadline, and what there is no time to list is not among them.
         """
         fitting: list[Choice] = []
-        weights = LeastWeights(self.setting)
+        weights, listed = LeastWeights(self.setting), self.pace.before_one
         kept = self.wishes.kept_offload
         if kept:
             host_of(self.setting.cluster)
@@ -340,7 +340,7 @@ class JointSearch:
         for choice in with_variants(self.setting, choices(self.setting, inside, zero)):
             if not cuts.are_possible(choice.parts):
                 continue
-            if fitting and self.deadline.passed:
+            if fitting and listed.passed:
                 self.cut_short, self.unlisted = True, 0.0
                 break
             every.append(choice)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from costmodels.graph import Graph
+from costmodels.simulation import load_runtime
 from planner.errors import InfeasibleError
 from planner.joint.hosts import on_gpus
+from planner.joint.pace import Pace
 from planner.joint.plans import left_idle, stopped_plan
 from planner.notes import words
 from planner.plan import Plan
@@ -19,14 +21,27 @@ from planner.plan.sharding import known_sharding
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
+from planner.planning.staged import tried
 from planner.planning.summary import bounded
-from planner.request.setting import Setting
+from planner.request.parts import Degrees
+from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
 # Part of a time limit that the search on all GPUs may take where fewer are asked as well, and that
 # of any mesh where there are several.
 SHARE = 0.5
+# Part of the time left that it may take to tell whether data parallelism fits.
+MOST_TO_TELL = 0.1
+
+
+def fits_as_usual(setting: Setting, deadline: Deadline) -> bool:
+    """Whether plain data parallelism fits, which is taken to be so where it takes long to tell."""
+    pace = Pace(deadline=deadline, layers=len(setting.graph.compute_layers))
+    if pace.one_plan > MOST_TO_TELL * deadline.remaining:
+        return True
+    step, _ = tried(setting, Degrees(), load_runtime(DEFAULT_RUNTIME))
+    return step is not None and step.fits
 
 
 def plan_of_splits(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -85,7 +86,7 @@ def plan_for(
             decision, setting, search_again, usual=usual, deadline=deadline, took=took
         )
     with held_back() as interrupted:
-        plan = _assembled(setting, options, found, decision, deadline)
+        plan = _assembled(setting, options, found, decision, usual, deadline)
     return _interrupted(plan) if interrupted.is_set() else plan
 
 
@@ -94,6 +95,7 @@ def _assembled(
     options: SearchOptions,
     found: Attempt,
     decision: Decision,
+    usual: UsualStrategies,
     deadline: Deadline,
 ) -> Plan:
     """The plan, and the problem where it is asked for.
@@ -108,17 +110,21 @@ def _assembled(
         The search.
     decision
         The assignment that becomes the plan.
+    usual
+        The usual strategies.
     deadline
         When the plan must be there.
     """
     simulator = PlanSimulator(decision.formulation)
+    began = time.monotonic()
     step = simulator.planned_step(decision.best.choices)
+    # a usual strategy takes as long, and so does what follows the last of them
+    deadline = deadline.earlier(2.0 * (time.monotonic() - began))
     summary = summarise(found, decision, step.seconds)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
         problem = found.result.problem or decision.formulation.problem()
         write_problem(options.dump_problem, problem, f"{setting.model.name} on {setting.gpus} GPUs")
-    usual = usual_strategies(setting)
     usable = (name for name, rows in usual.items() if not isinstance(rows, Infeasible))
     starts = zip(usable, found.starts, strict=False)
     return assemble_plan(

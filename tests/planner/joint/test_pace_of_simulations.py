@@ -57,6 +57,16 @@ def test_what_would_end_too_late_is_not_begun():
     assert pace(2.0).timely(rows, 1.0) == rows[1:]
 
 
+def test_where_there_is_time_for_one_alone_it_is_one_that_surely_fits():
+    tight, sure = estimate(2, memory=0.99), estimate(2, memory=0.9)
+    effort = 6e-5 * 1000 * (2 + 4)
+    assert pace(1.8 * effort - GRACE).timely([tight, sure], 1.0) == [sure]
+    assert pace(3.0 * effort).timely([tight, sure], 1.0) == [tight, sure]
+    # what there is time for, and does not fit, is no plan
+    large, late = estimate(2, memory=9.0), estimate(1024, memory=0.9)
+    assert pace(3.0 * effort).timely([large, late], 1.0) == [late]
+
+
 def test_one_is_simulated_in_any_case_and_of_those_that_fit_the_quickest():
     rows = [estimate(4000), estimate(300, memory=2.0), estimate(900), estimate(800)]
     assert pace(0.0).timely(rows, 1.0) == [rows[3]]

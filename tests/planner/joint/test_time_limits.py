@@ -11,9 +11,11 @@ import pytest
 import planner
 from costmodels.cluster import load_cluster
 from planner.errors import InfeasibleError
+from planner.joint import splits_alone
 from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
+from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.offload import offloaded
 from planner.joint.offloading import heavy_rows
 from planner.joint.pace import Pace
@@ -22,6 +24,7 @@ from planner.joint.search import ESTIMATE_SHARE, JointSearch
 from planner.joint.simulations import Simulations
 from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
+from planner.joint.wishes import NO_WISHES
 from planner.planning.options import SearchOptions
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -94,6 +97,9 @@ class OnceLate(Deadline):
         super().__init__(3600.0)
         self.parts = []
 
+    def earlier(self, seconds):
+        return self
+
     def part(self, share):
         self.parts.append(share)
         late = self.parts.count(ESTIMATE_SHARE) == 1 and share == ESTIMATE_SHARE
@@ -123,6 +129,36 @@ def test_choices_that_there_is_no_time_to_list_leave_no_bound(config):
     assert found.bound == 0.0 < whole.bound
     assert found.stopped_by == "time limit"
     assert found.best is not None
+
+
+def test_choices_are_listed_no_longer_than_leaves_time_for_a_plan(config, monkeypatch):
+    """The list took all time there was, after which a plan of deepseek-v3 took 1.3 s."""
+    setting = resolve(make_request("optimize", {"model": config, **QUESTION}))
+    question = {"setting": setting, "runtime": searched_runtime(setting)}
+    search = partial(JointSearch, **question, options=SearchOptions())
+    whole = search(deadline=Deadline(3600.0)).run()
+    assert Pace(deadline=Deadline(10.0), layers=10**9).before_one.remaining < 6.0
+    assert Pace(deadline=Deadline(None), layers=1).before_one.remaining == math.inf
+    monkeypatch.setattr(Pace, "before_one", property(lambda _: Deadline(0.0)))
+    found = search(deadline=Deadline(3600.0)).run()
+    assert 0 < found.num_choices < whole.num_choices / 10
+    assert found.best is not None
+    assert found.stopped_by == "time limit"
+
+
+def test_fewer_gpus_are_not_asked_for_where_there_is_no_time_for_their_plan(config, monkeypatch):
+    setting = resolve(make_request("optimize", {"model": config, **QUESTION}))
+    plan = planner.optimize(config, **QUESTION)
+    monkeypatch.setattr(FewerGpus, "_promising", lambda *_: pytest.fail("there is no time"))
+    fewer = FewerGpus(setting, NO_WISHES, None, None, Deadline(1e-3))
+    assert fewer.faster_plan(plan, lambda *_: pytest.fail("nor for it")).search.stopped_by
+
+
+def test_data_parallelism_is_taken_to_fit_where_it_takes_long_to_tell(monkeypatch):
+    setting = resolve(make_request("optimize", {"model": "resnet18", **QUESTION}))
+    monkeypatch.setattr(splits_alone, "tried", lambda *_: (None, "it does not fit"))
+    assert not splits_alone.fits_as_usual(setting, Deadline(None))
+    assert splits_alone.fits_as_usual(setting, Deadline(1e-3))
 
 
 def test_what_was_cut_short_says_so(config):
