@@ -13,11 +13,13 @@ from costmodels.strategy.blocks import is_stack_on_tokens, is_transformer
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.by_stage import fastest_of_stages
+from planner.joint.plans import left_idle, stopped_plan
 from planner.joint.wishes import Wishes, parse_forbid, parse_keep
 from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.infeasible import stopped_error
 from planner.planning.options import SearchOptions, Watch
+from planner.planning.summary import bounded
 from planner.request.frameworks import FRAMEWORKS
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.request import Request
@@ -132,10 +134,11 @@ def _plans_of_sizes(
         The question for the first of them.
     """
     known: Answers = {}
+    smaller: Plan | None = None
     whole = math.inf if request.time_limit is None else request.time_limit
     for place, count in enumerate(counts):
         if spent >= whole and place:
-            yield stopped_error("time limit")
+            yield _or_smaller(stopped_error("time limit"), smaller, count)
             continue
         began = time.monotonic()
         if request.time_limit is not None:
@@ -148,13 +151,36 @@ def _plans_of_sizes(
             answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
         except InfeasibleError as error:
             answer = error
+        answer = _or_smaller(answer, smaller, count)
         spent += time.monotonic() - began
+        if request.strong and not first.cluster.groups and isinstance(answer, Plan):
+            smaller = answer
         if request.global_batch_size is None and isinstance(answer, Plan):
             chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
             answer = dataclasses.replace(answer, defaults=(*answer.defaults, chosen))
         yield answer
         if was_interrupted(answer):
             return
+
+
+def _or_smaller(
+    answer: Plan | InfeasibleError, smaller: Plan | None, gpus: int
+) -> Plan | InfeasibleError:
+    """The answer, or where there was no time for one the plan of fewer GPUs, the others idle.
+
+    Parameters
+    ----------
+    answer, gpus
+        The answer, and for how many GPUs it is. [items]
+    smaller
+        The plan for fewer of them, None where there is none of the same batch.
+    """
+    stopped = isinstance(answer, InfeasibleError) and answer.stopped_by == "time limit"
+    if smaller is None or not stopped or smaller.gpus >= gpus:
+        return answer
+    # what no plan for fewer takes less than is no bound for more
+    plan = left_idle(bounded(smaller, 0.0), gpus - smaller.gpus, answer)
+    return stopped_plan(plan, "time limit")
 
 
 def was_interrupted(answer: Plan | InfeasibleError) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import planner
 from costmodels.cluster import load_cluster
 from planner.errors import InfeasibleError
-from planner.joint import splits_alone
+from planner.joint import requests, splits_alone
 from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
@@ -25,6 +25,7 @@ from planner.joint.simulations import Simulations
 from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES
+from planner.planning.infeasible import stopped_error
 from planner.planning.options import SearchOptions
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -167,3 +168,26 @@ def test_what_was_cut_short_says_so(config):
     assert caught.value.stopped_by == "time limit"
     assert str(caught.value).startswith("stopped before a plan was found, by the time limit")
     assert "raise the time limit" in str(caught.value)
+
+
+def test_a_larger_size_without_time_has_the_plan_of_a_smaller_one(monkeypatch):
+    """Of strong scaling: the batch is the same, and the plan leaves the others without work."""
+    answered = requests.optimize_request
+
+    def late(request, *arguments, **options):
+        if request.gpus == 2:
+            return answered(request, *arguments, **options)
+        raise stopped_error("time limit")
+
+    monkeypatch.setattr(requests, "optimize_request", late)
+    question = {**QUESTION, "gpus": (1, 2, 4), "time_limit": 100.0}
+    none, smaller, larger = planner.scale("alexnet", strong=True, **question)
+    assert isinstance(none, InfeasibleError)
+    assert (smaller.gpus, smaller.idle_gpus) == (2, 0)
+    assert (larger.gpus, larger.idle_gpus) == (2, 2)
+    assert larger.step_time_s == smaller.step_time_s
+    assert larger.search.stopped_by == "time limit"
+    assert larger.search.lower_bound_s == 0.0
+    # weak scaling has another batch
+    _, _, weak = planner.scale("alexnet", **question)
+    assert isinstance(weak, InfeasibleError)
