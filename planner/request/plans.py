@@ -298,7 +298,10 @@ def _sized_as(plan: Plan, request: Request) -> Request:
     with suppress(InputError):  # another network, which need not have that size
         network = find_network(replace(request, **as_then))
         if network_digest(network, plan.global_batch_size) == plan.hashes.get("network"):
-            return request.completed(**as_then)
+            named = isinstance(request.source, str) and request.source in BUILT_IN
+            # a file is read once
+            source = request.source if named else network
+            return replace(request, source=source).completed(**as_then)
     return request
 
 
