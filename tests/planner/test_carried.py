@@ -49,28 +49,40 @@ def own_cluster() -> Cluster:
     return replace(cluster, levels=(replace(host, size=2), *outer))
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.csv"
+def own_table(folder: Path) -> Path:
+    path = folder / "mine.csv"
     path.write_text("\n".join(["# device = v100 \x1b[31m", ",".join(COLUMNS), ROW]) + "\n")
     return path
 
 
 @pytest.fixture
-def made(tmp_path: Path, table: Path) -> tuple[Plan, Path]:
-    """A plan of all three, and its file; theirs are gone."""
-    net = tmp_path / "net.toml"
-    net.write_text(format_network(own_network()))
+def table(tmp_path: Path) -> Path:
+    return own_table(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a plan of all three, which are gone."""
     from costmodels.cluster import dump_cluster
 
-    my = tmp_path / "my.toml"
+    folder = tmp_path_factory.mktemp("inputs")
+    net, my, path = (folder / name for name in ("net.toml", "my.toml", "p.json"))
+    table = own_table(folder)
+    net.write_text(format_network(own_network()))
     my.write_text(dump_cluster(own_cluster()))
-    path = tmp_path / "p.json"
     words = (net, "--gpus", 4, "--cluster", my, "--table", table, "--global-batch-size", 32)
     result = run("optimize", *words, "-o", path, "-q")
     assert result.exit_code == 0, result.stderr
     for file in (net, my, table):
         file.unlink()
+    return path.read_text()
+
+
+@pytest.fixture
+def made(tmp_path: Path, planned: str) -> tuple[Plan, Path]:
+    """The plan, and a file of it."""
+    path = tmp_path / "p.json"
+    path.write_text(planned)
     return Plan.load(path), path
 
 

@@ -57,7 +57,8 @@ def test_a_front_that_was_cut_short_says_so(against):
     assert ("all or some of the" in said) == (against == "memory")
 
 
-@pytest.mark.parametrize("batch", [8, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [8, 6])
 def test_a_front_begins_with_a_plan_as_fast_as_that_of_the_question_alone(tmp_path, batch):
     """Of slow networks it was 280 times as slow, without the plan that leaves GPUs without work."""
     cluster = tmp_path / "slow.toml"
@@ -110,6 +111,7 @@ def test_what_waits_in_the_memory_of_hosts_is_in_a_front(tmp_path):
     assert points[-1].step_time_s <= 1.05 * best.step_time_s
 
 
+@pytest.mark.slow
 def test_layers_of_points_are_split_in_their_own_ways_where_limits_find_that():
     """Less than the fastest needs took 2.5 times as long, though a limit found what is faster."""
     asked = {"gpus": 4, "cluster": "lassen", "global_batch_size": 128}
