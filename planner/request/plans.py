@@ -298,10 +298,11 @@ def _sized_as(plan: Plan, request: Request) -> Request:
     with suppress(InputError):  # another network, which need not have that size
         network = find_network(replace(request, **as_then))
         if network_digest(network, plan.global_batch_size) == plan.hashes.get("network"):
+            sized = request.completed(**as_then)
             named = isinstance(request.source, str) and request.source in BUILT_IN
-            # a file is read once
-            source = request.source if named else network
-            return replace(request, source=source).completed(**as_then)
+            if named or any(getattr(sized, name) != value for name, value in as_then.items()):
+                return sized
+            return replace(sized, source=network)  # a file is read once
     return request
 
 

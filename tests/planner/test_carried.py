@@ -136,6 +136,16 @@ def test_a_strategy_has_the_sizes_of_its_plan(asked: dict[str, Any]) -> None:
     )
 
 
+def test_sizes_that_are_given_are_those_of_the_file(tmp_path: Path) -> None:
+    """They were taken of what the plan had padded, and so of no network that anyone asked for."""
+    path = tmp_path / "net.toml"
+    path.write_text(format_network(build("gpt2", 256)))
+    asked: dict[str, Any] = {"source": str(path), "gpus": 4, "cluster": "dgx-a100"}
+    plan = planner.evaluate(str(path), gpus=4, cluster="dgx-a100", vocab_padding=4096)
+    setting, _ = strategy_setting(plan, Request(**asked, vocab_padding=64))
+    assert setting.model == find_network(Request(**asked, vocab_padding=64, input_size=256))
+
+
 def test_a_plan_of_short_sequences_is_evaluated_with_them() -> None:
     asked: dict[str, Any] = {"gpus": 4, "cluster": "dgx-a100"}
     plan = planner.evaluate("gpt2", input_size=512, vocab_padding=128, **asked)
