@@ -28,9 +28,11 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
 from planner.joint.fewer_by_splits import NO_FEWER_BY_SPLITS, FewerBySplits
+from planner.joint.fewer_usual import fastest_usual
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
+from planner.joint.other_runtime import estimates_under_other, faster_under_other
 from planner.joint.pace import Pace
 from planner.joint.plans import bounded_by, left_idle
 from planner.joint.ranking import MARGIN, Ranking, most_estimated
@@ -46,8 +48,6 @@ from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
 from planner.planning.staged import tried
-from planner.planning.usual import usual_degrees, usual_trials
-from planner.request.named_degrees import usual_runtime
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
@@ -98,6 +98,11 @@ class FewerGpus:
     def held(self) -> float:
         """What all devices hold together at least where nothing waits in the hosts. [B]"""
         return least_held(self.setting)
+
+    @cached_property
+    def under_other(self) -> Estimates | None:
+        """As `planner.joint.other_runtime.estimates_under_other`."""
+        return estimates_under_other(self.estimates, self.wishes)
 
     @cached_property
     def again(self) -> tuple[str, ...]:
@@ -177,10 +182,13 @@ class FewerGpus:
             work += layers * choice.micro_batches
             if work > MOST_BESIDE and choice is not near[0]:
                 break
-            runtime = choice_runtime(searched_runtime(part), choice.zero)
-            trial, _ = tried(part, choice.degrees, runtime)
-            if trial is not None and trial.fits and trial.seconds < seconds:
-                return True
+            runtimes = [choice_runtime(searched_runtime(part), choice.zero)]
+            if choice.zero > 2 and self.under_other is not None:
+                runtimes.append(self.under_other.runtime)
+            for runtime in runtimes:
+                trial, _ = tried(part, choice.degrees, runtime)
+                if trial is not None and trial.fits and trial.seconds < seconds:
+                    return True
         return False
 
     def _by_promise(self) -> Iterator[Promise]:
@@ -253,35 +261,11 @@ class FewerGpus:
         return self.weights.fit(choice) and (self.least is None or self.least.fit(choice))
 
     def _usual(self, part: Setting) -> float:
-        """The fastest usual way with a runtime of its own, which no choice stands for. [s]
-
-        Of networks without attention those are no part of what is searched for, but where shares
-        of the batch are not equal: no choice has those.
-        """
-        uneven = part.batch % part.gpus > 0
-        alike = not self.floors.attends or part.asked_runtime is not None
-        if (alike and not uneven) or (uneven and not self._is_least_for_its_share(part)):
-            return math.inf
+        """As `planner.joint.fewer_usual.fastest_usual`, of what fits as a whole. [s]"""
         if self.held / part.gpus > part.cluster.device.usable_memory:
             return math.inf
-        apart = {
-            name: degrees
-            for name, degrees in usual_degrees(part, stages_of_zero(part)).items()
-            if (uneven and degrees.tp == 1) or usual_runtime(name, degrees) is not None
-            if self.wishes.allows_usual(part, degrees)
-        }
-        under_one = part.asked_runtime is not None
-        runtime = searched_runtime(part)
-        rows = usual_trials(part, runtime, self.deadline, apart, under_one=under_one)
-        steps = (one.step for one in rows if one.step is not None and one.step.fits)
-        return min((step.seconds for step in steps), default=math.inf)
-
-    def _is_least_for_its_share(self, part: Setting) -> bool:
-        """Whether fewer have a larger share of a batch that all of them cannot have equally."""
-        batch, usable = part.batch, filter(part.cluster.can_use, range(part.gpus - 1, 0, -1))
-        if batch % self.setting.gpus == 0 or batch < part.gpus:
-            return False
-        return -(-batch // part.gpus) < -(-batch // next(usable, 1))
+        attends = self.floors.attends
+        return fastest_usual(part, self.setting, self.wishes, self.deadline, attends=attends)
 
     def _parts(self, seconds: float) -> Iterator[Setting]:
         """The question for every smaller number whose work alone does not take as long."""
@@ -349,6 +333,9 @@ class FewerGpus:
             near = next((one.choice for one in full if one.memory <= room), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
+        if self.under_other is not None:
+            other = self.under_other.on(part.under(self.under_other.runtime))
+            ranked = faster_under_other(other, ranked)
         rivals = [one for one in ranked if one.memory <= room]
         if self.in_hosts and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from costmodels.simulation import load_runtime
+from planner.joint.estimate import Estimate, Estimates
 from planner.joint.interrupted import run_or_hurry
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.result import JointResult
@@ -21,6 +23,9 @@ from search.problem.deadline import Deadline
 # faster, or fits, depends.
 OTHER = "zero3"
 _CUT = 3
+# Ways to cut weights that are estimated under it as well, the fastest first, on each of many
+# numbers of GPUs. [items]
+MOST_ESTIMATED = 4
 
 
 def search_under_other(
@@ -52,6 +57,38 @@ def has_other(setting: Setting, wishes: Wishes) -> bool:
     """Whether steps that cut weights are searched under the other runtime at all."""
     free = setting.asked_runtime is None and wishes.framework is None
     return free and wishes.keep.get("zero", _CUT) == _CUT and "sharding" not in wishes.forbid
+
+
+def estimates_under_other(estimates: Estimates, wishes: Wishes) -> Estimates | None:
+    """Estimates of what cuts weights under the other runtime, None where none is searched there.
+
+    Parameters
+    ----------
+    estimates
+        Under the usual runtimes.
+    wishes
+        What is held fixed or ruled out.
+    """
+    if not has_other(estimates.setting, wishes):
+        return None
+    runtime = load_runtime(OTHER)
+    found = Estimates(estimates.setting.under(runtime), runtime)
+    found.plain = estimates.plain
+    return found
+
+
+def faster_under_other(other: Estimates, ranked: Sequence[Estimate]) -> list[Estimate]:
+    """Estimates with those of the fastest that cut weights under the other runtime as well.
+
+    Parameters
+    ----------
+    other
+        As of `estimates_under_other`.
+    ranked
+        Those under the usual runtimes, the fastest first.
+    """
+    cut = [one.choice for one in ranked if one.choice.zero == _CUT][:MOST_ESTIMATED]
+    return sorted([*ranked, *map(other.of, cut)], key=lambda one: one.seconds)
 
 
 def with_other_runtime(search: JointSearch, deadline: Deadline, found: JointResult) -> JointResult:
