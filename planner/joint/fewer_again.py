@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
+from search.problem.deadline import NO_DEADLINE, Deadline
 
 # Ways to train of which that is found out, those that are fastest without it first. [items]
 MOST_REFINED = 64
@@ -28,6 +29,7 @@ def with_fewer_again(
     ranked: Sequence[Estimate],
     refuted: AbstractSet[Choice] = frozenset(),
     limit: float = math.inf,
+    deadline: Deadline = NO_DEADLINE,
 ) -> list[Estimate]:
     """Estimates with those of fewer blocks computed again, the fastest first.
 
@@ -41,6 +43,8 @@ def with_fewer_again(
         What does not fit, whatever is estimated.
     limit
         Steps that take longer do not matter. [s]
+    deadline
+        When to stop.
     """
     capacity = estimates.setting.cluster.device.memory
     alone = {
@@ -61,7 +65,8 @@ def with_fewer_again(
     best = min((one.seconds for one in fitting), default=math.inf)
     best = min(best, limit)
     found = list(ranked)
-    for least, one in sorted(rows, key=lambda row: row[0])[:MOST_REFINED]:
+    rows.sort(key=lambda row: row[0])
+    for least, one in deadline.before(rows[:MOST_REFINED]):
         if least > best:
             break
         fewest = [choice for choice in fewest_again(estimates, one) if choice != one.choice]

@@ -343,5 +343,5 @@ class FewerGpus:
             ranked, _ = with_offload(ranking, ranked, waiting)
             rivals = [one for one in ranked if one.memory <= room]
         rivals.sort(key=lambda one: one.seconds)
-        rivals = with_moved_blocks(estimates, rivals, limit)
+        rivals = with_moved_blocks(estimates, rivals, limit, self.deadline)
         return [one for one in rivals if one.seconds <= rivals[0].seconds * (1.0 + MARGIN)]

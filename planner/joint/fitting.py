@@ -19,6 +19,7 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import FILLED
 from planner.joint.passes import under_way
+from search.problem.deadline import NO_DEADLINE, Deadline
 
 Floats = NDArray[np.float64]
 # Ways to train of which such a cut is looked for, the fastest first. [items]
@@ -38,6 +39,7 @@ def with_fitting_cuts(
     *,
     refuted: AbstractSet[Choice] = frozenset(),
     limit: float = math.inf,
+    deadline: Deadline = NO_DEADLINE,
 ) -> list[Estimate]:
     """Estimates with those of stages that are cut so that they fit, the fastest first.
 
@@ -53,6 +55,8 @@ def with_fitting_cuts(
         What does not fit, whatever is estimated.
     limit
         Steps that take longer do not matter. [s]
+    deadline
+        When to stop.
     """
     cuts, capacity = estimates.cuts, estimates.setting.cluster.device.memory
     found = list(ranked)
@@ -63,7 +67,7 @@ def with_fitting_cuts(
     staged = (one for one in ranked if one.choice.pp > 1 == one.choice.chunks)
     rows = (estimates.too_large.get(one.choice, one) for one in staged)
     heavy = (one for one in rows if one.memory > capacity or one.choice in refuted)
-    for one in sorted(heavy, key=lambda row: row.seconds)[:MOST_REFINED]:
+    for one in deadline.before(sorted(heavy, key=lambda row: row.seconds)[:MOST_REFINED]):
         if one.seconds >= best:
             break
         # what does not fit after all must hold less than it is estimated to

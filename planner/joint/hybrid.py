@@ -16,6 +16,7 @@ from planner.joint.estimate import Estimate, Estimates
 from planner.joint.exchanges import Exchanges
 from planner.joint.fewer_again import fewest_again
 from planner.joint.micro_batch import MicroBatch
+from search.problem.deadline import NO_DEADLINE, Deadline
 
 # Ways to train of which that is estimated, the fastest first. [items]
 MOST_REFINED = 64
@@ -44,7 +45,11 @@ def shard_sizes(choice: Choice, inside: MicroBatch, exchanges: Exchanges) -> lis
 
 
 def with_fewer_shards(
-    estimates: Estimates, ranked: Sequence[Estimate], *, partly: bool = False
+    estimates: Estimates,
+    ranked: Sequence[Estimate],
+    *,
+    partly: bool = False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> list[Estimate]:
     """Estimates with those of weights cut over fewer ranks, the fastest first.
 
@@ -56,13 +61,15 @@ def with_fewer_shards(
         Those of all choices, the fastest first.
     partly
         Whether as many blocks are computed again as it takes to fit.
+    deadline
+        When to stop.
     """
     capacity, found = estimates.setting.cluster.device.memory, list(ranked)
     fitting = [one for one in ranked if one.memory <= capacity]
     best = min((one.seconds for one in fitting), default=math.inf)
     cut = [one.choice for one in fitting if one.choice.zero == 3][:MOST_REFINED]
     seen: set[Choice] = set()
-    for choice in cut:
+    for choice in deadline.before(cut):
         inside = estimates.insides(3).of(choice.inside, choice.samples)
         for size in shard_sizes(choice, inside, estimates.exchanges):
             other = estimates.of(replace(choice, shard_size=size))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from costmodels.simulation import micro_batches_run
 from planner.joint.choices import Choice
@@ -15,11 +16,15 @@ from planner.joint.ranking import MEMORY_MARGIN
 from planner.planning.search_plan import GRACE
 from search.problem.deadline import Deadline
 
-# Time for each layer that is laid out, until a simulation tells: 14 of them, of gpt3-175b on 64 and
-# 256 A100 and llama3-8b on 64 H100, took 3.4e-5 to 5.7e-5 on one core of a Xeon (2026-11-23). [s]
-FIRST_PACE = 6e-5
+# Time for each layer that is laid out, until a simulation tells, in turns of a loop of Python. For
+# 75 of them, of five transformers of 117 M to 175 B parameters on 16 to 256 GPUs, it was 200 to 630
+# on an EPYC at 2.4 GHz, where a turn takes 2.1e-7 s (2026-11-29). [turns]
+FIRST_PACE = 500
 # What is done once for each layer, however many micro-batches there are, in micro-batches.
 ONCE = 4
+# What each pass of a stage over a micro-batch takes, however many are told from others: 1.2e-4 s
+# with up to 96 stages and 64 micro-batches of these. [layers]
+PASS = 2
 # What putting the plan together takes, as a part of what its simulation took: 0.4, 0.9 and 1.0 for
 # these three, the less the longer it took.
 ASSEMBLY = 0.6
@@ -27,6 +32,21 @@ ASSEMBLY = 0.6
 FEW_LAID_OUT = 4
 # What is kept for the one simulation without which there is no plan, of the time that is left.
 MOST_KEPT = 0.5
+# How long a loop of Python is timed, and how often, as others may run meanwhile. [items]
+_TURNS, _TRIALS = 5_000, 3
+
+
+@cache
+def first_pace() -> float:
+    """Time for each layer that is laid out, until a simulation tells, on this machine. [s]"""
+
+    def timed(turns: int) -> float:
+        began, held = time.perf_counter(), dict[int, object]()
+        for i in range(turns):
+            held[i & 255] = i, held.get(i & 127)
+        return (time.perf_counter() - began) / turns
+
+    return FIRST_PACE * min(timed(_TURNS) for _ in range(_TRIALS))
 
 
 class Pace(Struct, kw_only=True, eq=False):
@@ -41,13 +61,13 @@ class Pace(Struct, kw_only=True, eq=False):
     seconds
         For each layer and micro-batch that is laid out, as of the last simulation. [s]
     most
-        The most layers that one of them laid out. [items]
+        The most effort that one of them took, in layers that are laid out. [items]
     """
 
     deadline: Deadline
     layers: int
-    seconds: float = FIRST_PACE
-    most: int = 0
+    seconds: float = field(default_factory=first_pace)
+    most: float = 0.0
 
     def work(self, choice: Choice) -> int:
         """Layers that a simulation lays out, for each micro-batch that is not told from others."""
@@ -56,7 +76,7 @@ class Pace(Struct, kw_only=True, eq=False):
         few = micro_batches_run(choice.schedule, choice.pp, count) if repeats else FEW_LAID_OUT
         return self.layers * min(count, few)
 
-    def allows(self, choice: Choice, plans: int = 1, before: int = 0) -> bool:
+    def allows(self, choice: Choice, plans: int = 1, before: float = 0.0) -> bool:
         """Whether there is time to simulate a choice, and to put plans together.
 
         Parameters
@@ -68,14 +88,15 @@ class Pace(Struct, kw_only=True, eq=False):
         before
             The effort of what is simulated before it.
         """
-        work = self.work(choice)
-        effort = before + self._effort(work) + plans * ASSEMBLY * self._effort(max(work, self.most))
+        effort = self._effort(choice)
+        effort = before + effort + plans * ASSEMBLY * max(effort, self.most)
         return self.seconds * effort <= self.deadline.earlier(-GRACE).remaining
 
     def timely(self, ranked: Sequence[Estimate], capacity: float) -> list[Estimate]:
         """Those that there is time to simulate, or one that surely fits: without one is no plan.
 
-        It is that one alone as well where there is no time left for it after the first of them.
+        It is that one alone as well where there is no time left for it after the first of them:
+        the fastest of those that there is time for, or the quickest to simulate of all.
 
         Parameters
         ----------
@@ -89,23 +110,26 @@ class Pace(Struct, kw_only=True, eq=False):
             return found
         sure, most = capacity * (1.0 - MEMORY_MARGIN), capacity * (1.0 + MEMORY_MARGIN)
         fitting = [one for one in found if one.memory <= most]
-        one = min(
-            fitting or ranked,
-            key=lambda one: (one.memory > capacity, one.memory > sure, self.work(one.choice)),
-        )
+
+        def order(one: Estimate) -> tuple[bool, bool, float]:
+            cost = one.seconds if fitting else self._effort(one.choice)
+            return one.memory > capacity, one.memory > sure, cost
+
+        one = min(fitting or ranked, key=order)
         if not fitting and len(found) < len(ranked):
             return [one]
-        alone = self.most == 0 and not self._allows_both(found[0].choice, one.choice)
-        return [one] if alone else found
+        if self.most or one is found[0] or self._allows_both(found[0].choice, one.choice):
+            return found
+        return [one]
 
     def _allows_both(self, first: Choice, other: Choice) -> bool:
         """Whether there is time to simulate a choice, and to make a plan of another one then."""
-        return self.allows(other, 1, self._effort(self.work(first)))
+        return self.allows(other, 1, self._effort(first))
 
     @property
     def one_plan(self) -> float:
         """What one simulation and putting its plan together are expected to take. [s]"""
-        return self.seconds * (1.0 + ASSEMBLY) * self._effort(FEW_LAID_OUT * self.layers)
+        return self.seconds * (1.0 + ASSEMBLY) * (FEW_LAID_OUT + ONCE) * self.layers
 
     @property
     def before_one(self) -> Deadline:
@@ -115,7 +139,7 @@ class Pace(Struct, kw_only=True, eq=False):
     @property
     def assembly(self) -> float:
         """What putting the plan together takes at most. [s]"""
-        return self.seconds * ASSEMBLY * self._effort(self.most)
+        return self.seconds * ASSEMBLY * max(self.most, ONCE * self.layers)
 
     @contextmanager
     def measured(self, choice: Choice) -> Iterator[None]:
@@ -132,9 +156,11 @@ class Pace(Struct, kw_only=True, eq=False):
         choice, seconds
             The choice, and how long it took. [s]
         """
-        work = self.work(choice)
-        self.seconds = seconds / self._effort(work)
-        self.most = max(self.most, work)
+        effort = self._effort(choice)
+        self.seconds = seconds / effort
+        self.most = max(self.most, effort)
 
-    def _effort(self, work: int) -> int:
-        return work + ONCE * self.layers
+    def _effort(self, choice: Choice) -> float:
+        """What a simulation takes, in layers that are laid out. [items]"""
+        passes = choice.pp * choice.chunks * choice.micro_batches
+        return float(self.work(choice) + ONCE * self.layers + PASS * passes)

@@ -11,6 +11,7 @@ from planner.joint.fitting import with_fitting_cuts
 from planner.joint.hybrid import with_fewer_shards
 from planner.joint.ranking import Ranking
 from planner.joint.unequal import with_unequal_stages
+from search.problem.deadline import Deadline
 
 
 def with_refinements(
@@ -20,6 +21,7 @@ def with_refinements(
     partly: bool,
     hybrid: bool,
     limit: float = math.inf,
+    deadline: Deadline | None = None,
 ) -> list[Estimate]:
     """Estimates with those of refined choices, the fastest first.
 
@@ -33,12 +35,16 @@ def with_refinements(
         Whether some blocks may be computed again, and weights cut over fewer ranks than hold them.
     limit
         What fits anyhow takes so long. [s]
+    deadline
+        When to stop; that of the ranking by default.
     """
     estimates, refuted = ranking.estimates, ranking.refuted
-    rows = list(found)
+    rows, until = list(found), deadline or ranking.deadline
     if partly:
-        rows = with_fewer_again(estimates, rows, refuted, limit)
-    rows = with_fitting_cuts(estimates, rows, partly, refuted=refuted, limit=limit)
+        rows = with_fewer_again(estimates, rows, refuted, limit, until)
+    rows = with_fitting_cuts(estimates, rows, partly, refuted=refuted, limit=limit, deadline=until)
     if hybrid:
-        rows = with_fewer_shards(estimates, rows, partly=partly)
-    return with_unequal_stages(estimates, rows)
+        rows = with_fewer_shards(estimates, rows, partly=partly, deadline=until)
+    rows = with_unequal_stages(estimates, rows, until)
+    ranking.cut_short |= until.passed
+    return rows

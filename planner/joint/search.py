@@ -250,14 +250,14 @@ class JointSearch:
             if bounds.partly and not self.splits.any:
                 ranking.limit = of_replicas(self.estimates, rows, ranking.refuted)
             found, left = ranking.of(plain, every=last)
-            found = refine(found)
+            found = refine(found, deadline=(until := self.pace.before_one.part(ESTIMATE_SHARE)))
             # they take no places of the others, and are compared with all of them
             count = len(found)
             left = min(left, self.unlisted, ranking.add(variants, found, every=last, margin=margin))
             best = min(
                 (one.seconds for one in found[:count] if ranking.fits(one)), default=math.inf
             )
-            found[count:] = refine(found[count:], limit=best)
+            found[count:] = refine(found[count:], limit=best, deadline=until)
             self.ranked = sorted(found, key=lambda one: one.seconds)
             if simulations.rival == math.inf and self._is_refuted(rows, left, bounds):
                 return left, []

@@ -15,6 +15,7 @@ from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fitting import with_fitting_cuts
 from planner.joint.ranking import MARGIN, most_estimated
 from planner.joint.simulations import MOST_WORK, Simulations
+from search.problem.deadline import NO_DEADLINE, Deadline
 
 # Moves that are simulated, the fastest by their estimates first. [items]
 MOST_SHIFTED = 3
@@ -77,7 +78,7 @@ class _Moves(Struct, kw_only=True, dict=True):
         """Move a block of the best pipeline at a time, until none makes it faster."""
         simulations, before = self.simulations, math.inf
         most = simulations.rival * (1.0 + MARGIN)
-        while True:
+        while not simulations.pace.deadline.passed:
             staged = (one for one in simulations.fitting.items() if one[0].pp > 1 == one[0].chunks)
             choice, seconds = min(staged, key=lambda one: one[1], default=(None, math.inf))
             if choice is None or seconds >= min(most, before * (1.0 - LEAST_GAIN)):
@@ -85,7 +86,7 @@ class _Moves(Struct, kw_only=True, dict=True):
             before = seconds
             # equal stages stay where others are hardly faster
             worth = seconds * (1.0 + (MARGIN if choice.blocks else -WORTH_BALANCING))
-            rows = shifted(simulations.estimates, choice)
+            rows = shifted(simulations.estimates, choice, simulations.pace.deadline)
             fitting = (one for one in rows if one.memory <= most_estimated(simulations.estimates))
             near = [one for one in fitting if simulations.misjudged.expected(one) < worth]
             if not all(self.attempt(one.choice) for one in near[:MOST_SHIFTED]):
@@ -107,8 +108,9 @@ def _shifted_by_estimates(simulations: Simulations, ranked: Sequence[Estimate]) 
         if one.memory <= capacity and not one.choice.offload
     }
     found = []
-    for start in sorted(near.values(), key=expected)[:MOST_LOOKED_AT]:
-        best = _best_cut(simulations.estimates, start, expected)
+    starts, deadline = sorted(near.values(), key=expected), simulations.pace.deadline
+    for start in deadline.before(starts[:MOST_LOOKED_AT]):
+        best = _best_cut(simulations.estimates, start, expected, deadline)
         equal = not start.choice.blocks
         if expected(best) < expected(start) * (1.0 - (WORTH_BALANCING if equal else LEAST_GAIN)):
             found.append(best)
@@ -121,7 +123,7 @@ def _most_gained(choice: Choice) -> float:
 
 
 def with_moved_blocks(
-    estimates: Estimates, rivals: Sequence[Estimate], limit: float
+    estimates: Estimates, rivals: Sequence[Estimate], limit: float, deadline: Deadline
 ) -> list[Estimate]:
     """Estimates with those of pipelines that may be fast enough with blocks moved.
 
@@ -131,6 +133,8 @@ def with_moved_blocks(
         Makes them, and those that may fit, the fastest first.
     limit
         What is known to take so long. [s]
+    deadline
+        When to stop.
 
     Returns
     -------
@@ -142,13 +146,16 @@ def with_moved_blocks(
         if one.choice.pp > 1 == one.choice.chunks and one.seconds <= within:
             staged.setdefault(one.choice.layout, one)
     starts = list(staged.values())[:MOST_LAYOUTS]
-    moved = [_best_cut(estimates, one, lambda other: other.seconds) for one in starts]
+    moved = [_best_cut(estimates, one, lambda other: other.seconds, deadline) for one in starts]
     more = [other for other in moved if other not in starts]
     return sorted([*rivals, *more], key=lambda one: one.seconds)
 
 
 def _best_cut(
-    estimates: Estimates, start: Estimate, expected: Callable[[Estimate], float]
+    estimates: Estimates,
+    start: Estimate,
+    expected: Callable[[Estimate], float],
+    deadline: Deadline = NO_DEADLINE,
 ) -> Estimate:
     """A pipeline with blocks moved as far as that is expected to be faster, and to fit.
 
@@ -158,23 +165,29 @@ def _best_cut(
         Makes them, and that of the pipeline as it is cut.
     expected
         What a way to train takes by its estimate. [s]
+    deadline
+        When to stop.
     """
     capacity, best = estimates.setting.cluster.device.memory, start
     while True:
-        rows = shifted(estimates, best.choice)
+        rows = shifted(estimates, best.choice, deadline)
         other = next((one for one in rows if one.memory <= capacity), best)
         if expected(other) >= expected(best) * (1.0 - LEAST_GAIN):
             return best
         best = other
 
 
-def shifted(estimates: Estimates, choice: Choice) -> list[Estimate]:
+def shifted(
+    estimates: Estimates, choice: Choice, deadline: Deadline = NO_DEADLINE
+) -> list[Estimate]:
     """Estimates of a choice with a block moved to a neighbouring stage, the fastest first.
 
     Parameters
     ----------
     estimates, choice
         Makes them, and the choice.
+    deadline
+        When to stop.
     """
     cuts = estimates.cuts
     if not cuts.are_many(choice):
@@ -182,7 +195,7 @@ def shifted(estimates: Estimates, choice: Choice) -> list[Estimate]:
     blocks = choice.blocks or (len(cuts.first) // choice.parts,) * choice.parts
     least = [1] * (len(blocks) - 1) + [0 if len(cuts.pieces) > len(cuts.first) else 1]
     found = []
-    for other in _neighbouring_cuts(blocks):
+    for other in deadline.before(_neighbouring_cuts(blocks)):
         if all(count >= most for count, most in zip(other, least, strict=True)):
             found.append(estimates.of(replace(choice, blocks=other)))
     return sorted(found, key=lambda one: one.seconds)
@@ -213,11 +226,14 @@ def cut_otherwise(
         Whether some blocks may be computed again.
     """
     found = list(ranked)
-    for _ in range(MOST_CUTS):
+    deadline = simulations.pace.deadline
+    for _ in deadline.before(range(MOST_CUTS)):
         missed = simulations.refuted(found)
         limit = simulations.rival * (1.0 + MARGIN)
         alike = [one for one in found if one.choice in missed]
-        rows = with_fitting_cuts(simulations.estimates, alike, partly, refuted=missed, limit=limit)
+        rows = with_fitting_cuts(
+            simulations.estimates, alike, partly, refuted=missed, limit=limit, deadline=deadline
+        )
         if not (more := [one for one in rows if one not in found]):
             break
         found = sorted([*found, *more], key=lambda one: one.seconds)

@@ -12,6 +12,7 @@ from itertools import islice
 from planner.joint.choices import Choice
 from planner.joint.estimate import HOPELESS, Estimate, Estimates
 from planner.joint.ranking import MARGIN
+from search.problem.deadline import NO_DEADLINE, Deadline
 
 # Ways to train of which that is estimated, the fastest first. [items]
 MOST_REFINED = 64
@@ -37,7 +38,9 @@ def cuts_of(estimates: Estimates, choice: Choice) -> list[tuple[int, ...]]:
     return found
 
 
-def with_unequal_stages(estimates: Estimates, ranked: Sequence[Estimate]) -> list[Estimate]:
+def with_unequal_stages(
+    estimates: Estimates, ranked: Sequence[Estimate], deadline: Deadline = NO_DEADLINE
+) -> list[Estimate]:
     """Estimates with those of stages that balance their work, the fastest first.
 
     Parameters
@@ -46,6 +49,8 @@ def with_unequal_stages(estimates: Estimates, ranked: Sequence[Estimate]) -> lis
         Makes them.
     ranked
         Those of all choices, the fastest first.
+    deadline
+        When to stop.
     """
     cuts = estimates.cuts
     if not cuts.first or cuts.by_shares:
@@ -59,7 +64,11 @@ def with_unequal_stages(estimates: Estimates, ranked: Sequence[Estimate]) -> lis
         and not one.choice.blocks
         and one.memory <= capacity * (1.0 + HOPELESS)
     )
-    near = (choice for choice in alike if estimates.least(choice) <= best * (1.0 + MARGIN))
+    near = (
+        choice
+        for choice in deadline.before(alike)
+        if estimates.least(choice) <= best * (1.0 + MARGIN)
+    )
     for choice in islice(near, MOST_REFINED):
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         other = estimates.balanced(choice, inside)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 class OutOfTime(Exception):
@@ -54,7 +58,23 @@ class Deadline:
         """A deadline after a share of the time that is left."""
         return Deadline(self.remaining * share, self.work)
 
+    def before(self, rows: Iterable[Item]) -> Iterator[Item]:
+        """The rows that are asked for before the moment.
+
+        Parameters
+        ----------
+        rows
+            What each turn of a loop is about.
+        """
+        for row in rows:
+            if self.passed:
+                return
+            yield row
+
     def check(self) -> None:
         """Raise `OutOfTime` once the moment has come."""
         if self.passed:
             raise OutOfTime
+
+
+NO_DEADLINE = Deadline(None)

@@ -19,6 +19,8 @@ from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.offload import offloaded
 from planner.joint.offloading import heavy_rows
 from planner.joint.pace import Pace
+from planner.joint.ranking import Ranking
+from planner.joint.refined import with_refinements
 from planner.joint.runtimes import searched_runtime
 from planner.joint.search import ESTIMATE_SHARE, JointSearch
 from planner.joint.simulations import Simulations
@@ -130,6 +132,25 @@ def test_choices_that_there_is_no_time_to_list_leave_no_bound(config):
     assert found.bound == 0.0 < whole.bound
     assert found.stopped_by == "time limit"
     assert found.best is not None
+
+
+def test_choices_are_refined_no_longer_than_leaves_time_for_a_plan(config):
+    """What Llama 3 70B on 256 computes again, and where it is cut, took 2.3 s of 3."""
+    setting = resolve(make_request("optimize", {"model": config, "memory": "2 GiB", **QUESTION}))
+    estimates = Estimates(setting, searched_runtime(setting))
+    capacity = setting.cluster.device.memory
+    few = [one for one in choices(setting, list(insides(setting))) if one.micro_batches > 1]
+    ranked = sorted(map(estimates.of, few), key=lambda one: one.seconds)
+
+    def refined(deadline):
+        ranking = Ranking(estimates=estimates, deadline=deadline, capacity=capacity)
+        found = with_refinements(ranked, ranking, partly=True, hybrid=True)
+        return len(found) - len(ranked), ranking.cut_short
+
+    more, cut_short = refined(Deadline(None))
+    assert more > 10
+    assert not cut_short
+    assert refined(Deadline(0.0)) == (0, True)
 
 
 def test_choices_are_listed_no_longer_than_leaves_time_for_a_plan(config, monkeypatch):
