@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -64,7 +65,29 @@ def test_moves_go_on_from_a_simpler_plan_that_is_the_fastest_under_its_own_bucke
         StepEstimates(finals.simulator.formulation).steps, bucket_bytes=fastest.bucket_bytes
     )
     donors = [costed.choices for costed in found.result.ranked]
-    donors += patterns.assignments(patterns.promising())
+    donors += patterns.assignments(patterns.most_promising)
     for moved in neighbours(estimate, patterns, fastest.choices, donors):
         trial = finals.simulator.simulate(moved, fastest.bucket_bytes)
         assert trial.seconds >= fastest.seconds
+
+
+def test_all_layers_that_are_split_alike_move_together(tmp_path):
+    """A small Llama had its blocks on 2 of 4 GPUs each, as launches take as long: 0.6 % slower."""
+    fields = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 6,
+        "vocab_size": 32000,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    question = {"cluster": "abci", "gpus": 4, "global_batch_size": 32, "optimizer": "sgd"}
+    question |= {"model": str(path), "precision": "fp16"}
+    free = planner.optimize(**question)
+    limited = planner.optimize(memory="1217.3 MiB", **question)
+    assert free.step_time_s <= limited.step_time_s * (1.0 + 1e-3)

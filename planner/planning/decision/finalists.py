@@ -9,6 +9,7 @@ are among them.
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,8 @@ class Patterns:
         mine = [int(of[c]) for of, c in zip(self.of_layer, choices, strict=True)]
         return sum(mine[source] != mine[target] for source, target in self.edges)
 
-    def promising(self) -> Ints:
+    @cached_property
+    def most_promising(self) -> Ints:
         """The patterns that are fastest for all layers together, shuffles left out.
 
         Those that leave devices without work of their own are few of them, and looked at besides.
@@ -118,6 +120,23 @@ class Patterns:
             for place in (start - 1, end):
                 if 0 <= place < len(mine):
                     found.append(self._with_pattern(choices, start, end, int(mine[place])))
+        return list(dict.fromkeys(found))
+
+    def with_another_split(self, choices: Choices) -> list[Choices]:
+        """The assignment with all layers of one pattern under another promising one, for each pair.
+
+        Runs that are split alike move together, however many there are between others.
+        """
+        mine = np.array([of[c] for of, c in zip(self.of_layer, choices, strict=True)])
+        found = []
+        for pattern in np.unique(mine).tolist():
+            members = np.flatnonzero(mine == pattern).tolist()
+            for other in self.most_promising.tolist():
+                changed = list(choices)
+                for i in members:
+                    best = int(self.best_of(i)[other])
+                    changed[i] = changed[i] if best < 0 else best
+                found.append(tuple(changed))
         return list(dict.fromkeys(found))
 
     def with_borders_moved(self, choices: Choices, most: int) -> list[Choices]:

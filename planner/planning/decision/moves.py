@@ -83,7 +83,7 @@ class Moves(Struct, kw_only=True, eq=False):
         """
         formulation = finals.simulator.formulation
         ranked = [costed.choices for costed in attempt.result.ranked]
-        alike = patterns.assignments(patterns.promising())
+        alike = patterns.assignments(patterns.most_promising)
         return cls(
             finals=finals,
             patterns=patterns,
