@@ -95,8 +95,10 @@ def _open_storage(url: str) -> Any:
     if "://" not in url:
         from optuna.storages.journal import JournalFileBackend
 
-        _mend_journal(url)
-        return JournalStorage(JournalFileBackend(url))
+        # its lock is a link to it, whose age is not told where that leads nowhere from its folder
+        path = os.path.abspath(url)
+        _mend_journal(path)
+        return JournalStorage(JournalFileBackend(path))
     if re.fullmatch(r"sqlite(\+\w+)?://(/:memory:)?(\?.*)?", url):
         raise InputError(
             f"the study must lie where all workers find it but is to be in memory ('{url}'); "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages.journal import JournalFileSymlinkLock
 from postgresql_server import new_base, server
 from sqlalchemy.exc import IntegrityError
 
@@ -164,6 +165,22 @@ def test_a_journal_whose_last_line_was_never_finished_is_mended(tmp_path, monkey
     again = Trials.open("study.journal", "s")
     assert again.take(QUESTIONS)[1].key == "key 2"
     assert states(Trials.open("study.journal", "s")) == ["COMPLETE", "RUNNING"]
+
+
+def test_a_lock_of_a_journal_in_another_folder_tells_its_age(tmp_path, monkeypatch):
+    # else Optuna waits for ever for one that was killed, without a pause
+    monkeypatch.chdir(tmp_path)
+    Path("studies").mkdir()
+    ages = []
+
+    def acquire(self):
+        os.symlink(self._lock_target_file, self._lock_file)
+        ages.append(os.stat(self._lock_file).st_mtime)
+        return True
+
+    monkeypatch.setattr(JournalFileSymlinkLock, "acquire", acquire)
+    Trials.open("studies/study.journal", "s")
+    assert ages
 
 
 def test_a_full_disk_costs_a_journal_no_answer(tmp_path, monkeypatch):
