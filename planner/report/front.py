@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 import planner
+from costmodels.units import format_items
 from planner.plan import Plan
 from planner.report import figures, svg
 from planner.report.console import show_below, show_sentence, terminal_table
@@ -118,7 +119,8 @@ def show_front(plans: Sequence[Plan], console: Console, against: str = "memory")
 
 def _how_at_point(plan: Plan) -> str:
     """How a plan trains, and how many of the GPUs that were asked for it leaves without work."""
-    left = f", {plan.idle_gpus:,} GPUs left without work" if plan.idle_gpus else ""
+    idle = format_items(plan.idle_gpus, "GPU")
+    left = f", {idle} left without work" if plan.idle_gpus else ""
     return f"{how(plan)}{left}"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 
 import pytest
 from msgspec.structs import replace
 from questions import small_llama
+from rich.console import Console
 
 import planner
 from planner.errors import InfeasibleError
@@ -14,7 +16,7 @@ from planner.joint import fronts
 from planner.joint.between import MOST_ASKED, filled
 from planner.joint.estimate import Estimate
 from planner.joint.pareto import spread_out
-from planner.report.front import front_sentence
+from planner.report.front import front_sentence, show_front
 from search.problem.deadline import Deadline
 
 LATER = "zero-bubble,gpipe,offload,hybrid,all-to-all"
@@ -188,3 +190,10 @@ def test_limits_that_there_is_no_time_for_leave_the_front(two, reason):
     assert [one.step_time_s for one in points] == [1.0, 2.0]
     assert points[0].search.stopped_by == reason
     assert filled(two, ask, 0.0, Deadline(0.0))[0].search.stopped_by == "time limit"
+
+
+def test_a_single_gpu_without_work_is_told_as_one():
+    plan = planner.evaluate("alexnet", gpus=2, strategy="data", cluster="lassen")
+    told = Console(file=io.StringIO(), width=200)
+    show_front([dataclasses.replace(plan, idle_gpus=1)], told, "gpus")
+    assert "sample 2, 1 GPU left without work" in told.file.getvalue()
