@@ -70,8 +70,15 @@ _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute
 _BEYOND_SPLITS = _NEEDED_TO_LEAVE | {
     *("interleaving", "zero-bubble", "gpipe", "all-to-all", "hybrid", "offload"),
 }
-# What networks without attention have nothing of.
+# What networks without attention have nothing of, and networks without experts.
 _OF_ATTENTION = frozenset({"context", "expert", "sequence"})
+_OF_EXPERTS = frozenset({"expert"})
+# What every plan has then, that may be kept as well.
+_WITHOUT: Mapping[str, tuple[str, int]] = {
+    "context": ("cp", 1),
+    "expert": ("ep", 1),
+    "sequence": ("sequence_parallel", 0),
+}
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -83,9 +90,10 @@ class Wishes(Struct, frozen=True, kw_only=True):
         Values by what they are of, see `KEPT`.
     forbid
         Names in `FORBIDDEN`.
-    framework, attends, on_tokens, optimizer
-        The one that must be able to run the plan, whether that is for a transformer, and one of a
-        single stack of blocks on tokens, and the optimizer; empty where nothing is said.
+    framework, attends, on_tokens, has_experts, optimizer
+        The one that must be able to run the plan, whether that is for a transformer, one of a
+        single stack of blocks on tokens, and one with experts, and the optimizer; empty where
+        nothing is said.
     """
 
     keep: Mapping[str, object] = field(default_factory=dict)
@@ -93,6 +101,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     framework: str | None = None
     attends: bool = True
     on_tokens: bool = True
+    has_experts: bool = True
     optimizer: str = ""
 
     @property
@@ -119,10 +128,12 @@ class Wishes(Struct, frozen=True, kw_only=True):
     @property
     def leaves_splits(self) -> bool:
         """Whether the splits of one stage are free, layer by layer."""
-        whole = all(_ONE_STAGE.get(name) == value for name, value in self.keep.items())
+        lacking = _OF_ATTENTION if not self.attends else frozenset()
+        lacking |= _OF_EXPERTS if not self.has_experts else frozenset()
+        kept = {**_ONE_STAGE, **dict(_WITHOUT[name] for name in lacking)}
+        whole = all(kept.get(name) == value for name, value in self.keep.items())
         free = self.framework is None or FRAMEWORKS[self.framework].by_layer
-        others = _BEYOND_SPLITS if self.attends else _BEYOND_SPLITS | _OF_ATTENTION
-        return free and whole and others.issuperset(self.forbid)
+        return free and whole and (_BEYOND_SPLITS | lacking).issuperset(self.forbid)
 
     @property
     def leaves_bubbles(self) -> bool:

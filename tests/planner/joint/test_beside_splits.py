@@ -17,6 +17,7 @@ from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.known_splits import KnownSplits
+from planner.joint.requests import wishes_of
 from planner.joint.runtimes import choice_runtime, searched_runtime
 from planner.joint.search import JointSearch
 from planner.joint.variants import with_variants
@@ -133,6 +134,21 @@ def test_what_a_network_without_attention_has_not_is_forbidden_in_vain():
     other = planner.optimize("resnet18", **FEW, forbid=f"{SPLITS_ALONE},context,sequence")
     assert other.strategy == alone.strategy
     assert other.search.lower_bound_s == alone.search.lower_bound_s
+
+
+@pytest.mark.parametrize("kept", ["cp=1", "ep=1,sequence_parallel=no"])
+def test_what_a_network_without_attention_has_anyway_is_kept_in_vain(kept):
+    alone = planner.optimize("alexnet", **FEW, forbid=SPLITS_ALONE)
+    other = planner.optimize("alexnet", **FEW, forbid=SPLITS_ALONE, keep=kept)
+    assert other.strategy == alone.strategy
+    assert other.search.lower_bound_s == alone.search.lower_bound_s
+
+
+@pytest.mark.parametrize("wish", [{"forbid": "expert"}, {"keep": "ep=1"}])
+@pytest.mark.parametrize(("model", "leaves"), [("gpt2", True), ("mixtral-8x7b", False)])
+def test_ruling_out_experts_rules_out_splits_of_networks_that_have_some(wish, model, leaves):
+    request = make_request("optimize", {"model": model, "gpus": 8, **wish})
+    assert wishes_of(request, resolve(request)).leaves_splits == leaves
 
 
 def test_an_interrupt_leaves_the_splits(monkeypatch):
