@@ -233,8 +233,10 @@ def front_chart(plans: Sequence[Plan], against: str = "memory") -> Markup:
     for value in svg.nice_ticks(y_end):
         drawn.append(svg.line(_LEFT, up(value), _WIDTH - _RIGHT, up(value)))
         drawn.append(svg.text(_LEFT - 8, up(value) + 4, y_axis.text(value), "end"))
-    for ticks in svg.nice_ticks(x_end / x_axis.unit, 8):
-        value = ticks * x_axis.unit
+    # less than a GiB is told in MiB
+    unit = x_axis.unit if x_end >= x_axis.unit else x_axis.unit / 2**10
+    for ticks in svg.nice_ticks(x_end / unit, 8):
+        value = ticks * unit
         drawn.append(svg.text(across(value), _HEIGHT - _BOTTOM + 18, x_axis.text(value), "middle"))
     drawn.append(svg.line(_LEFT, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, "axis"))
     drawn.append(svg.text(_WIDTH / 2, _HEIGHT - 8, x_axis.title, "middle"))

@@ -16,7 +16,7 @@ from planner.joint import fronts
 from planner.joint.between import MOST_ASKED, filled
 from planner.joint.estimate import Estimate
 from planner.joint.pareto import spread_out
-from planner.report.front import front_sentence, show_front
+from planner.report.front import front_page, front_sentence, show_front
 from search.problem.deadline import Deadline
 
 LATER = "zero-bubble,gpipe,offload,hybrid,all-to-all"
@@ -197,3 +197,10 @@ def test_a_single_gpu_without_work_is_told_as_one():
     told = Console(file=io.StringIO(), width=200)
     show_front([dataclasses.replace(plan, idle_gpus=1)], told, "gpus")
     assert "sample 2, 1 GPU left without work" in told.file.getvalue()
+
+
+def test_ticks_of_memory_below_a_gib_are_round():
+    asked = {"gpus": 2, "strategy": "data", "cluster": "hkbu-10gbe", "global_batch_size": 2}
+    plan = planner.evaluate("resnet18", **asked)
+    assert 1.1 * plan.peak_memory < 2**30
+    assert ">200 MiB<" in front_page([plan], "memory")
