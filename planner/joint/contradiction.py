@@ -28,6 +28,7 @@ _RULES: Mapping[str, str] = {
     "shard_size": "it must divide the ranks that cut their weights (zero=3)",
 }
 _NO_EXPERTS = "the network has no experts"
+_NO_ATTENTION = "the network has no attention"
 # Values that are told of, the rest counted. [items]
 _MOST_VALUES = 12
 
@@ -138,6 +139,8 @@ def _why(
     can_be = f"{', '.join(first)} or {final}" if first else f"{final} alone"
     experts = max(layer.dims.get("expert", 0) for layer in setting.graph.compute_layers)
     rule = _NO_EXPERTS if last.name in ("ep", "etp") and not experts else _RULES.get(last.name, "")
+    if last.name in ("cp", "sequence_parallel") and not wishes.attends:
+        rule = _NO_ATTENTION
     rule = rule.format(
         gpus=setting.gpus,
         host=setting.cluster.devices_per_host,

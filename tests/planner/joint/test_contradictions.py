@@ -83,3 +83,9 @@ def test_offload_is_told_as_it_was_given(asked):
             keep="offload=activations+weights",
             framework="megatron",
         )
+
+
+@pytest.mark.parametrize("kept", ["cp=2", "sequence_parallel=yes"])
+def test_a_network_without_attention_is_said_to_have_none(kept):
+    with pytest.raises(ValueError, match="alone, since the network has no attention; keep"):
+        planner.optimize("alexnet", gpus=4, keep=kept)
