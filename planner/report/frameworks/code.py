@@ -44,6 +44,11 @@ def shard(model, mesh):
             weight = getattr(module, name)
             placed = distribute_tensor(weight.data, mesh, placements(words))
             setattr(module, name, nn.Parameter(placed, requires_grad=weight.requires_grad))
+        # the statistics of a batch norm are cut as its weight is
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point() and "weight" in weights:
+                placed = distribute_tensor(buffer, mesh, placements(weights["weight"]))
+                module.register_buffer(name, placed)
     return model
 '''
 _JAX = '''"""The mesh and partition specs of a plan for {model}, made by 'planner export'."""
@@ -68,6 +73,11 @@ def device_mesh(devices=None):
 def sharding(mesh, spec):
     return NamedSharding(mesh, PartitionSpec(*spec))
 '''
+# Tried with PyTorch 2.13 on two ranks (2026-11-29).
+_OF_BATCH_NORMS = (
+    "how batch norms are split: DTensor gathers the samples that they read on every rank, which "
+    "takes longer and holds more than the plan says"
+)
 
 
 def _not_said(plan: Plan, framework: str) -> Iterator[str]:
@@ -112,7 +122,10 @@ def fsdp2(plan: Plan) -> Written:
         for name, layer in layers.items()
     }
     tables = _filled_in(plan, {"weights": weights, "activations": activations})
-    return {"sharded.py": _FSDP2.format(**tables)}, tuple(_not_said(plan, "fsdp2"))
+    cannot = tuple(_not_said(plan, "fsdp2"))
+    if any(layer.kind == "batch_norm" for layer in plan.layers.values()):
+        cannot = (*cannot, _OF_BATCH_NORMS)
+    return {"sharded.py": _FSDP2.format(**tables)}, cannot
 
 
 def partition_spec(tensor: TensorPlacement, mesh: Mesh) -> tuple[tuple[str, ...] | None, ...]:
