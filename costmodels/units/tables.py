@@ -11,6 +11,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -192,7 +193,11 @@ def field_faults(value: object, kind: type, place: str = "") -> Iterator[FieldFa
     place
         What error messages call it; empty for the file itself.
     """
-    yield from _faults_of_type(value, msgspec.inspect.type_info(kind), place)
+    yield from _faults_of_type(value, _type_info(kind), place)
+
+
+# looked at once for each layer of a network
+_type_info = cache(msgspec.inspect.type_info)
 
 
 def _faults_of_type(value: object, kind: msgspec.inspect.Type, place: str) -> Iterator[FieldFault]:

@@ -20,7 +20,7 @@ from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
-from planner.joint.splits_alone import fits_as_usual, plan_of_splits
+from planner.joint.splits_alone import fits_as_usual, is_too_late, plan_of_splits
 from planner.joint.verdict import (
     left_splits,
     unproven_splits,
@@ -260,7 +260,7 @@ def _splits_first(
         options = replace(options, rival=rival)
     elif not fits_as_usual(setting, deadline):
         early = deadline.part(SHARE)
-    crowded = least.fullest_layer
+    crowded, cut_short = least.fullest_layer, ""
     try:
         if least.fits_in_one_stage(1, "none"):
             single = plan_for(setting, options, early, known)
@@ -269,9 +269,9 @@ def _splits_first(
         found = found.without_splits(error.note, error.bound)
         return found, plan_or_error(setting, found, usual, None)
     except InfeasibleError as error:
-        if error.stopped_by == "interrupt":
+        if error.stopped_by == "interrupt" or (error.stopped_by and is_too_late(setting, deadline)):
             raise
-        crowded, proven = error.layer, error.proven
+        crowded, proven, cut_short = error.layer, error.proven, error.stopped_by
     if single is not None and single.search.stopped_by == "interrupt":
         return None, single
     if single is not None and not single.search.memory_binds:
@@ -287,6 +287,7 @@ def _splits_first(
         found = left_splits(setting, found)
     elif single is None and not proven:
         found = unproven_splits(found)
+    found = replace(found, stopped_by=found.stopped_by or cut_short)
     return found, plan_or_error(setting, found, usual, single, crowded)
 
 

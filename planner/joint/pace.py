@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 
 from msgspec import Struct, field
 
@@ -14,7 +13,7 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.planning.search_plan import GRACE
-from search.problem.deadline import Deadline
+from search.problem.deadline import Deadline, turn_of_a_loop
 
 # Time for each layer that is laid out, until a simulation tells, in turns of a loop of Python. For
 # 75 of them, of five transformers of 117 M to 175 B parameters on 16 to 256 GPUs, it was 200 to 630
@@ -32,21 +31,11 @@ ASSEMBLY = 0.6
 FEW_LAID_OUT = 4
 # What is kept for the one simulation without which there is no plan, of the time that is left.
 MOST_KEPT = 0.5
-# How long a loop of Python is timed, and how often, as others may run meanwhile. [items]
-_TURNS, _TRIALS = 5_000, 3
 
 
-@cache
 def first_pace() -> float:
     """Time for each layer that is laid out, until a simulation tells, on this machine. [s]"""
-
-    def timed(turns: int) -> float:
-        began, held = time.perf_counter(), dict[int, object]()
-        for i in range(turns):
-            held[i & 255] = i, held.get(i & 127)
-        return (time.perf_counter() - began) / turns
-
-    return FIRST_PACE * min(timed(_TURNS) for _ in range(_TRIALS))
+    return FIRST_PACE * turn_of_a_loop()
 
 
 class Pace(Struct, kw_only=True, eq=False):

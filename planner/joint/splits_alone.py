@@ -33,6 +33,8 @@ from search.problem.notes import Note
 SHARE = 0.5
 # Part of the time left that it may take to tell whether data parallelism fits.
 MOST_TO_TELL = 0.1
+# By how much a time limit may be exceeded. [s]
+MOST_BEYOND = 1.0
 
 
 def fits_as_usual(setting: Setting, deadline: Deadline) -> bool:
@@ -42,6 +44,12 @@ def fits_as_usual(setting: Setting, deadline: Deadline) -> bool:
         return True
     step, _ = tried(setting, Degrees(), load_runtime(DEFAULT_RUNTIME))
     return step is not None and step.fits
+
+
+def is_too_late(setting: Setting, deadline: Deadline) -> bool:
+    """Whether another way to look for a plan would end later than is allowed beyond a limit."""
+    pace = Pace(deadline=deadline, layers=len(setting.graph.compute_layers))
+    return pace.one_plan > deadline.earlier(-MOST_BEYOND).remaining
 
 
 def plan_of_splits(

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from costmodels.simulation import load_runtime
-from planner.joint import pace as pace_module
 from planner.joint import simulations
 from planner.joint.choices import Choice, choices
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.misfits import Misfits
-from planner.joint.pace import FIRST_PACE, Pace
+from planner.joint.pace import FIRST_PACE, Pace, first_pace
 from planner.joint.runtimes import searched_runtime
 from planner.joint.ways_inside import insides
 from planner.planning.options import SearchOptions
@@ -23,6 +22,7 @@ from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import Setting, resolve
+from search.problem import deadline
 from search.problem.deadline import Deadline
 
 
@@ -87,13 +87,13 @@ def test_many_passes_take_time_although_few_micro_batches_tell_of_all():
 
 def test_the_first_simulation_is_expected_to_take_longer_on_a_slower_machine(monkeypatch):
     turn = iter(range(1000))
-    monkeypatch.setattr(pace_module.time, "perf_counter", lambda: float(next(turn)))
-    pace_module.first_pace.cache_clear()
-    slow = pace_module.first_pace()
-    pace_module.first_pace.cache_clear()
+    monkeypatch.setattr(deadline, "perf_counter", lambda: float(next(turn)))
+    deadline.turn_of_a_loop.cache_clear()
+    slow = first_pace()
+    deadline.turn_of_a_loop.cache_clear()
     monkeypatch.undo()
-    assert slow == FIRST_PACE / 5_000
-    assert pace_module.first_pace() < slow
+    assert slow == FIRST_PACE / deadline.TURNS
+    assert first_pace() < slow
 
 
 def test_one_is_simulated_in_any_case_and_of_those_that_fit_the_quickest():

@@ -212,3 +212,20 @@ def test_a_larger_size_without_time_has_the_plan_of_a_smaller_one(monkeypatch):
     # weak scaling has another batch
     _, _, weak = planner.scale("alexnet", **question)
     assert isinstance(weak, InfeasibleError)
+
+
+@pytest.mark.parametrize(("turn", "is_late"), [(1e-12, False), (1.0, True)])
+def test_no_other_way_is_looked_for_where_its_plan_would_be_too_late(monkeypatch, turn, is_late):
+    """A chain of 10,000 layers with a limit of 1 s took 14 s: nothing was costed, and then all."""
+
+    def costs_nothing(*_):
+        raise stopped_error("time limit")
+
+    monkeypatch.setattr("planner.joint.pace.turn_of_a_loop", lambda: turn)
+    monkeypatch.setattr("planner.joint.answer.plan_for", costs_nothing)
+    question = {"gpus": 2, "cluster": "lassen", "global_batch_size": 8, "time_limit": 5.0}
+    if is_late:
+        with pytest.raises(InfeasibleError, match="stopped before a plan was found"):
+            planner.optimize("alexnet", **question)
+    else:
+        assert planner.optimize("alexnet", **question).search.stopped_by
