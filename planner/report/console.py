@@ -40,11 +40,12 @@ def show_below(console: Console, what: Table | Text) -> None:
 
 
 def show_list(console: Console, texts: Iterable[str]) -> None:
-    """Write sentences, each after a dash."""
+    """Write sentences, each after a dash, and nothing where there are none."""
     table = Table.grid(padding=(0, 1))
     for text in texts:
         table.add_row("  -", Text(text, overflow="fold"))
-    console.print(table)
+    if table.row_count:
+        console.print(table)
 
 
 def show_facts(console: Console, facts: Iterable[tuple[str, str, str]]) -> None:

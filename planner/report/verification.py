@@ -42,8 +42,10 @@ def verification_lines(found: Verification) -> Iterator[str]:
     for one in found.differences:
         if one.reason:
             reasons[one.reason] = reasons.get(one.reason, 0) + 1
-    same = sum(count for count, _ in found.messages.values()) - len(found.differences)
-    yield f"{max(same, 0)} of these are as large as the cost models charge"
+    sent = sum(count for count, _ in found.messages.values())
+    if sent:
+        same = max(sent - len(found.differences), 0)
+        yield f"{same} of these are as large as the cost models charge"
     for reason, count in reasons.items():
         yield f"  {count} not: {reason}"
     yield ""

@@ -19,6 +19,7 @@ from planner.cli.screen import show, write
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
 from planner.report import figures, report_kind, rivals, sentences, svg, write_report
 from planner.report.charts import split_index
+from planner.report.console import show_list
 from planner.report.html import report_text as html_page
 from planner.report.line import plan_line
 from planner.report.markdown import report_text as markdown_text
@@ -542,3 +543,12 @@ def test_absurd_widths_of_a_terminal_are_no_harm(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", columns)
     show(lambda console: show_plan(make_plan(), console))
     assert "Step time" in capsys.readouterr().out
+
+
+def test_lists_of_nothing_leave_no_blank_line():
+    """A second one stood below a table of usual strategies of which nothing more is said."""
+    console = Console(file=StringIO(), width=80)
+    show_list(console, [])
+    show_list(console, ["once"])
+    assert console.file.getvalue().strip() == "- once"
+    assert console.file.getvalue().count("\n") == 1
