@@ -236,7 +236,8 @@ class FewerGpus:
             near = near if near and near[0].seconds <= seconds * (1.0 + MARGIN) else []
             least = min([self._usual(part), *(one.seconds for one in near)])
             if near or least < seconds:
-                rows.append((least, [one.choice for one in near], part))
+                # some are estimated under two runtimes
+                rows.append((least, list(dict.fromkeys(one.choice for one in near)), part))
             # what others are estimated to take matters as far as estimates are off
             if near and near[0].memory <= part.cluster.device.memory:
                 known = min(known, near[0].seconds * (1.0 + MARGIN))
