@@ -347,7 +347,8 @@ def command(plan: Plan) -> tuple[str, bool]:
     if plan.command:
         return plan.command, True
     given = plan.search.status == "given"
-    words = ["planner", "evaluate" if given else "optimize", plan.model, "--gpus", str(plan.gpus)]
+    asked = plan.gpus + (0 if given else plan.idle_gpus)
+    words = ["planner", "evaluate" if given else "optimize", plan.model, "--gpus", str(asked)]
     words += ["--cluster", plan.cluster, "--global-batch-size", str(plan.global_batch_size)]
     words += ["--precision", plan.training.precision, "--optimizer", plan.training.optimizer]
     if given:

@@ -552,3 +552,10 @@ def test_lists_of_nothing_leave_no_blank_line():
     show_list(console, ["once"])
     assert console.file.getvalue().strip() == "- once"
     assert console.file.getvalue().count("\n") == 1
+
+
+def test_a_plan_that_leaves_gpus_without_work_is_made_again_with_all_that_were_asked_for():
+    plan = make_plan(command="")
+    more = dataclasses.replace(plan, idle_gpus=2)
+    assert f"--gpus {plan.gpus} " in figures.command(plan)[0]
+    assert f"--gpus {plan.gpus + 2} " in figures.command(more)[0]
