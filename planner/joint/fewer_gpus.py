@@ -32,7 +32,7 @@ from planner.joint.fewer_usual import fastest_usual
 from planner.joint.hosts import on_gpus
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, may_offload, with_offload
-from planner.joint.other_runtime import estimates_under_other, faster_under_other
+from planner.joint.other_runtime import estimates_under_other, with_those_under_other
 from planner.joint.pace import Pace
 from planner.joint.plans import bounded_by, left_idle
 from planner.joint.ranking import MARGIN, Ranking, most_estimated
@@ -335,8 +335,8 @@ class FewerGpus:
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
         if self.under_other is not None:
-            other = self.under_other.on(part.under(self.under_other.runtime))
-            ranked = faster_under_other(other, ranked)
+            other = self.under_other.on(on_gpus(self.under_other.setting, part.gpus))
+            ranked = with_those_under_other(other, ranked)
         rivals = [one for one in ranked if one.memory <= room]
         if self.in_hosts and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)

@@ -77,7 +77,7 @@ def estimates_under_other(estimates: Estimates, wishes: Wishes) -> Estimates | N
     return found
 
 
-def faster_under_other(other: Estimates, ranked: Sequence[Estimate]) -> list[Estimate]:
+def with_those_under_other(other: Estimates, ranked: Sequence[Estimate]) -> list[Estimate]:
     """Estimates with those of the fastest that cut weights under the other runtime as well.
 
     Parameters

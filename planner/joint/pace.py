@@ -12,20 +12,22 @@ from costmodels.simulation import micro_batches_run
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
+from planner.planning.loop_speed import turn_of_a_loop
 from planner.planning.search_plan import GRACE
-from search.problem.deadline import Deadline, turn_of_a_loop
+from search.problem.deadline import Deadline
 
 # Time for each layer that is laid out, until a simulation tells, in turns of a loop of Python. For
-# 75 of them, of five transformers of 117 M to 175 B parameters on 16 to 256 GPUs, it was 200 to 630
-# on an EPYC at 2.4 GHz, where a turn takes 2.1e-7 s (2026-11-29). [turns]
+# 69 of them, of five transformers of 0.3 to 175 B parameters on 16 to 256 GPUs, it was 150 to 630,
+# half of the time below 280, on an EPYC at 2.4 GHz, where a turn takes 2.1e-7 s (2026-11-29): what
+# would end too late is worse than what would have been in time. [turns]
 FIRST_PACE = 500
 # What is done once for each layer, however many micro-batches there are, in micro-batches.
 ONCE = 4
 # What each pass of a stage over a micro-batch takes, however many are told from others: 1.2e-4 s
-# with up to 96 stages and 64 micro-batches of these. [layers]
+# of gpt3-175b with 96 stages and 64 micro-batches, where a layer took 5e-5 s. [layers]
 PASS = 2
 # What putting the plan together takes, as a part of what its simulation took: 0.4, 0.9 and 1.0 for
-# these three, the less the longer it took.
+# gpt3-175b on 64 and 256 A100 and llama3-8b on 64 H100, the less the longer it took (2026-11-23).
 ASSEMBLY = 0.6
 # Micro-batches that are laid out, where the others are folded. [items]
 FEW_LAID_OUT = 4

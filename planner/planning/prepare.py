@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from costmodels.distribution import Distribution
+from planner.planning.loop_speed import turn_of_a_loop
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import GRACE
 from planner.planning.space.formulate import Formulation, formulate
@@ -15,7 +16,7 @@ from planner.planning.space.shuffles import TooManyCandidates
 from planner.planning.tuning import LARGEST_BUCKET, buckets_to_try
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
-from search.problem.deadline import Deadline, OutOfTime, turn_of_a_loop
+from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
 
 # Candidates of all layers that a search sees unless told otherwise: enough for layers to find their

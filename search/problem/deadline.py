@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from functools import cache
-from time import perf_counter
 from typing import TypeVar
 
 Item = TypeVar("Item")
-# How long a loop of Python is timed, and how often, as others may run meanwhile. [items]
-TURNS, TRIALS = 5_000, 3
 
 
 class OutOfTime(Exception):
@@ -82,16 +78,3 @@ class Deadline:
 
 
 NO_DEADLINE = Deadline(None)
-
-
-@cache
-def turn_of_a_loop() -> float:
-    """What a turn of a small loop of Python takes: how slow this machine is. [s]"""
-
-    def timed(turns: int) -> float:
-        began, held = perf_counter(), dict[int, object]()
-        for i in range(turns):
-            held[i & 255] = i, held.get(i & 127)
-        return (perf_counter() - began) / turns
-
-    return min(timed(TURNS) for _ in range(TRIALS))

@@ -122,22 +122,23 @@ class Patterns:
                     found.append(self._with_pattern(choices, start, end, int(mine[place])))
         return list(dict.fromkeys(found))
 
-    def with_another_split(self, choices: Choices) -> list[Choices]:
-        """The assignment with all layers of one pattern under another promising one, for each pair.
+    @cached_property
+    def under_promising(self) -> Ints:
+        """The fastest candidate of each layer under each of these, -1 where it has none."""
+        rows = [self.best_of(i)[self.most_promising] for i in range(len(self.of_layer))]
+        return np.stack(rows, axis=1)
 
-        Runs that are split alike move together, however many there are between others.
+    def with_another_split(self, choices: Choices) -> Ints:
+        """The assignment with all layers of one pattern under a promising one, for each pair.
+
+        Runs that are split alike move together, whatever lies between them; (pairs, layers).
         """
         mine = np.array([of[c] for of, c in zip(self.of_layer, choices, strict=True)])
-        found = []
-        for pattern in np.unique(mine).tolist():
-            members = np.flatnonzero(mine == pattern).tolist()
-            for other in self.most_promising.tolist():
-                changed = list(choices)
-                for i in members:
-                    best = int(self.best_of(i)[other])
-                    changed[i] = changed[i] if best < 0 else best
-                found.append(tuple(changed))
-        return list(dict.fromkeys(found))
+        others, moves = self.under_promising, []
+        for pattern in np.unique(mine):
+            moved = (mine == pattern) & (others >= 0)
+            moves.append(np.where(moved, others, np.array(choices)))
+        return np.concatenate(moves)
 
     def with_borders_moved(self, choices: Choices, most: int) -> list[Choices]:
         """The assignment itself, and with the border of two runs moved by some layers either way.

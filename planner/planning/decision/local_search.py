@@ -141,7 +141,7 @@ def _moves_from(current: Ints, donors: Ints, patterns: Patterns) -> Ints:
             _run_moves(current, donors),
             _layer_moves(current, patterns),
             np.array(patterns.with_borders_moved(_tuple(current), FURTHEST), dtype=np.int64),
-            np.array(patterns.with_another_split(_tuple(current)), dtype=np.int64),
+            patterns.with_another_split(_tuple(current)),
         ]
     )
     found: Ints = moves[(moves != current).any(axis=1)]

@@ -76,7 +76,8 @@ def sharding(mesh, spec):
 # Tried with PyTorch 2.13 on two ranks (2026-11-29).
 _OF_BATCH_NORMS = (
     "how batch norms are split: DTensor gathers the samples that they read on every rank, which "
-    "takes longer and holds more than the plan says"
+    "takes longer and holds more than the plan says, and has no backward pass of group norms, "
+    "which plans have as batch norms"
 )
 
 

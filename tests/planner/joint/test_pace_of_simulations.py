@@ -16,13 +16,13 @@ from planner.joint.misfits import Misfits
 from planner.joint.pace import FIRST_PACE, Pace, first_pace
 from planner.joint.runtimes import searched_runtime
 from planner.joint.ways_inside import insides
+from planner.planning import loop_speed
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import GRACE
 from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import Setting, resolve
-from search.problem import deadline
 from search.problem.deadline import Deadline
 
 
@@ -87,12 +87,12 @@ def test_many_passes_take_time_although_few_micro_batches_tell_of_all():
 
 def test_the_first_simulation_is_expected_to_take_longer_on_a_slower_machine(monkeypatch):
     turn = iter(range(1000))
-    monkeypatch.setattr(deadline, "perf_counter", lambda: float(next(turn)))
-    deadline.turn_of_a_loop.cache_clear()
+    monkeypatch.setattr(loop_speed, "perf_counter", lambda: float(next(turn)))
+    loop_speed.turn_of_a_loop.cache_clear()
     slow = first_pace()
-    deadline.turn_of_a_loop.cache_clear()
+    loop_speed.turn_of_a_loop.cache_clear()
     monkeypatch.undo()
-    assert slow == FIRST_PACE / deadline.TURNS
+    assert slow == FIRST_PACE / loop_speed.TURNS
     assert first_pace() < slow
 
 
