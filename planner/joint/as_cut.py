@@ -166,7 +166,7 @@ class BoundsAsCut:
         """
         if choice.pp == 1 or self.cuts.first:
             return 0.0
-        alike = (choice.split, choice.samples, choice.zero > 2, choice.parts, choice.fills_bubbles)
+        alike = (choice.split, choice.samples, choice.zero > 2, choice.parts, choice.schedule)
         if alike not in self.waits:
             self.waits[alike] = self._waits(choice, kept)
         waits = self.waits[alike]
@@ -213,7 +213,7 @@ class BoundsAsCut:
         forward = _of_groups(choice, waits, kept.forward_computed)
         apart = _of_groups(choice, waits, kept.apart) * filled
         backward = _of_groups(choice, waits, kept.computed) - forward - apart
-        flying, left = np.minimum(choice.pp - groups, count), np.minimum(groups + 1, count)
+        flying, left = choice.flying, np.minimum(groups + 1, count)
         through += np.maximum(waits.beyond - (flying - 1) * forward, 0.0) - left * apart
         rounds = -(-count // flying)
         after = (rounds - 1) * flying  # micro-batches before the last one that is waited for

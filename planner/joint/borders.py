@@ -52,7 +52,7 @@ def passed_on(choice: Choice, once: float, message: float, *, chain: bool) -> fl
     """What a step takes at least as its micro-batches cross the borders of stages. [s]
 
     A device sends one message after the other. With all its micro-batches under way, the first
-    group begins another one when the first of them is back.
+    group begins another one when the first of them is back; several stages a group are not told.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ def passed_on(choice: Choice, once: float, message: float, *, chain: bool) -> fl
     """
     sent = 2.0 * (choice.parts - 1) * message
     found = choice.micro_batches * sent / choice.pp
-    rounds = 1 + (choice.micro_batches - 1) // choice.pp if choice.chunks == 1 else 1
+    flying = int(choice.flying[0]) if choice.chunks == 1 else choice.micro_batches
+    rounds = 1 + (choice.micro_batches - 1) // flying
     return max(found, rounds * (once + sent)) if chain else found
 
 

@@ -9,8 +9,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -86,6 +88,14 @@ class Choice(Struct, frozen=True, kw_only=True):
     def fills_bubbles(self) -> bool:
         """Whether backward passes of weights run by themselves, where a stage has time."""
         return self.schedule == "zero-bubble"
+
+    @property
+    def flying(self) -> NDArray[np.int64]:
+        """Micro-batches under way at most in each group of one stage; (groups,). [items]"""
+        count, groups = self.micro_batches, np.arange(self.pp)
+        if self.schedule == "gpipe":
+            return np.full_like(groups, count)
+        return np.minimum(self.pp - groups, count)
 
     @property
     def is_split_alone(self) -> bool:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from planner.errors import ContradictionError
 from planner.joint.choices import Choice, num_blocks
+from planner.joint.variants import forward_first
 from planner.joint.ways_inside import SHORTEST_PART
 from planner.joint.wishes import FORBIDDEN, KEPT, Wishes
 from planner.request.setting import Setting
@@ -61,7 +62,8 @@ def contradiction(setting: Setting, wishes: Wishes, every: Sequence[Choice]) -> 
     every
         All choices, before anything is held fixed.
     """
-    some = [wishes.with_shards(one) for choice in every for one in _in_hosts(choice, wishes)]
+    orders = (one for choice in every for one in _in_any_order(setting, choice))
+    some = [wishes.with_shards(one) for choice in orders for one in _in_hosts(choice, wishes)]
     at_fault = _at_fault(_wishes(wishes), some)
     return leaves_nothing(setting, len(every), _why(setting, wishes, at_fault, some))
 
@@ -83,6 +85,11 @@ def leaves_nothing(setting: Setting, count: int, why: str) -> ContradictionError
         f"what is kept and forbidden must leave something of the {count:,} ways to train {model} "
         f"on {gpus} GPUs with a batch of {batch} but leaves nothing: {why}"
     )
+
+
+def _in_any_order(setting: Setting, choice: Choice) -> list[Choice]:
+    """The choice, and with all forward passes first where it can be."""
+    return list(dict.fromkeys((choice, forward_first(setting, choice))))
 
 
 def _in_hosts(choice: Choice, wishes: Wishes) -> list[Choice]:

@@ -40,7 +40,7 @@ from planner.joint.refined import with_refinements
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.shifted import MOST_GAINED, with_moved_blocks
 from planner.joint.simulations import MOST_BESIDE
-from planner.joint.variants import is_variant, with_variants
+from planner.joint.variants import with_variants
 from planner.joint.verdict import least_held
 from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
@@ -246,13 +246,6 @@ class FewerGpus:
         rows += [(0.0, (), part) for gpus, part in of_splits.items() if gpus not in told]
         return sorted(rows, key=lambda row: row[0]), known
 
-    def _as_kept(self, choice: Choice) -> Choice:
-        """A choice with what must be cut or wait in the hosts, where it can be."""
-        kept = self.wishes.kept_offload
-        if kept and not is_variant(choice):
-            choice = replace(choice, offload=kept)
-        return self.wishes.with_shards(choice)
-
     def _allows(self, choice: Choice) -> bool:
         """Whether a choice is as wished for, and can be."""
         return self.wishes.allows(choice) and can_wait(choice)
@@ -305,7 +298,8 @@ class FewerGpus:
         rows: list[tuple[float, Choice]] = []
         heavy: list[tuple[float, Choice]] = []
         for floor, alone in below:
-            for one in map(self._as_kept, with_any_sharding(alone, stages)):
+            for each in with_any_sharding(alone, stages):
+                one = self.wishes.as_kept(part, each)
                 light = self._may_fit(one)
                 if light or self.in_hosts:
                     others = filter(self._allows, with_any_recomputation(one, self.again))

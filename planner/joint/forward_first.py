@@ -1,29 +1,34 @@
 """Pipelines that run all forward passes first: what they keep costs memory, and saves waiting.
 
 Where messages between stages take long, a stage of 1F1B waits for one of each direction in turn; of
-forward passes alone the next ones are on their way meanwhile. Estimates know nothing of that: the
-best pipelines are simulated that way as well (Huang et al. 2019, GPipe).
+forward passes alone the next ones are on their way meanwhile (Huang et al. 2019, GPipe).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from msgspec.structs import replace
+from collections.abc import Callable, Sequence
 
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimate
+from planner.joint.ranking import MARGIN
+from planner.joint.shifted import climb
 from planner.joint.simulations import Simulations
+from planner.joint.variants import FORWARD_FIRST, forward_first
 from search.problem.deadline import Deadline
 
-SCHEDULE = "gpipe"
-# Pipelines that are tried that way, and how much slower than the best they are at most: a small
-# Llama on four hosts of one GPU got 17 % faster (2026-11-28). [items], [parts]
-MOST, NEAR = 3, 0.2
+# Pipelines that are looked at, the fastest in turns first, and by how much these may be slower than
+# the best: a small Llama on four hosts of one GPU got 17 % faster (2026-11-28). [items], [parts]
+MOST_LOOKED_AT, NEAR = 64, 0.2
+# Those of them that are simulated. [items]
+MOST = 3
 
 
 def run_forward_first(
-    simulations: Simulations, bound: float, allows: Callable[[Choice], bool]
+    simulations: Simulations,
+    ranked: Sequence[Estimate],
+    bound: float,
+    allows: Callable[[Choice], bool],
 ) -> None:
     """Simulate the best pipelines with all forward passes before any backward pass.
 
@@ -31,20 +36,46 @@ def run_forward_first(
     ----------
     simulations, bound
         What was simulated, and what no choice takes less than. [s]
+    ranked
+        Estimates, the fastest first.
     allows
         Whether a choice is as wished for.
     """
-    asked = simulations.setting.asked_runtime
-    if asked is not None and SCHEDULE in asked.lacks:
-        return
-    limit = simulations.rival * (1.0 + NEAR)
-    found = dict[Choice, None]()
-    for choice, seconds in sorted(simulations.fitting.items(), key=lambda row: row[1]):
-        if seconds < limit and choice.pp > 1 == choice.chunks and choice.micro_batches > 1:
-            found[replace(choice, schedule=SCHEDULE)] = None
-    for choice in list(filter(allows, found))[:MOST]:
-        if simulations.has_time(choice):
-            simulations.attempt(choice, bound)
+    before = simulations.best
+    for one in _forward_first(simulations, ranked, allows)[:MOST]:
+        if simulations.has_time(one.choice):
+            simulations.attempt(one.choice, bound)
+    if simulations.best is not before:
+        climb(simulations, bound)
+
+
+def _forward_first(
+    simulations: Simulations, ranked: Sequence[Estimate], allows: Callable[[Choice], bool]
+) -> list[Estimate]:
+    """Pipelines in that order that may be the fastest, by what others are expected to take.
+
+    Takes what `run_forward_first` takes.
+    """
+    estimates, rival = simulations.estimates, simulations.rival
+    capacity = simulations.setting.cluster.device.memory
+    turns = {one.choice: simulations.misjudged.expected(one) for one in ranked}
+    turns |= simulations.fitting
+    found: dict[Choice, tuple[float, Estimate]] = {}
+    near = sorted(
+        (seconds, place, choice)
+        for place, (choice, seconds) in enumerate(turns.items())
+        if seconds < rival * (1.0 + NEAR) and choice.pp > 1 == choice.chunks
+        if choice.micro_batches > 1
+    )
+    for seconds, _, choice in simulations.pace.deadline.before(near[:MOST_LOOKED_AT]):
+        other = forward_first(simulations.setting, choice)
+        if other == choice or other in simulations.tried or not allows(other):
+            continue
+        # in turns or not, estimates are as far off
+        gained = (one := estimates.of(other)).seconds / estimates.of(choice).seconds
+        if seconds * gained < rival * (1.0 + MARGIN) and one.memory <= capacity:
+            found[other] = seconds * gained, one
+    return [one for _, one in sorted(found.values(), key=lambda row: row[0])]
 
 
 def bound_of_all_orders(
@@ -61,5 +92,7 @@ def bound_of_all_orders(
     floors, deadline
         Know what no step takes less than, and until when it may be found.
     """
-    steps = (seconds for one, seconds in simulations.fitting.items() if one.schedule == SCHEDULE)
+    steps = (
+        seconds for one, seconds in simulations.fitting.items() if one.schedule == FORWARD_FIRST
+    )
     return floors.least(deadline) if min(steps, default=bound) < bound else bound

@@ -95,9 +95,10 @@ def beside_passes(choice: Choice, stages: StageCosts) -> Floats:
     """
     inside, units = stages.inside, stages.units
     # the loss and what is before it stay: their backward passes follow at once, but where all
-    # micro-batches of several chunks go forwards first
+    # micro-batches go forwards first, as of several chunks that are as many as groups
     stay = units.firsts[-min(UNITS, len(units.firsts))]
-    flying = choice.micro_batches if choice.chunks > 1 and choice.pp == choice.micro_batches else 1
+    forward_first = choice.chunks > 1 and choice.pp == choice.micro_batches
+    flying = choice.micro_batches if forward_first else int(choice.flying[-1])
     beside = inside.beside
     if choice.zero > 2:
         beside = beside + stages.weights.gathered_beside()

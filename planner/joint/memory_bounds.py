@@ -111,7 +111,7 @@ class MemoryBounds:
         if choice.chunks == 1 and pieces and not self.estimates.cuts.by_shares:
             held = np.add.reduceat(standing, pieces)
             kept = times * np.add.reduceat(inside.kept, pieces)
-            flying = np.minimum(pp - np.arange(pp), choice.micro_batches)
+            flying = choice.flying
             if kept.min() > 0.0:
                 share = float((held / kept).min())
                 least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 def staged_time(
     choice: Choice, forward: Floats, backward: Floats, sends: Floats, *, in_turn: bool = False
 ) -> float:
-    """Passes over all micro-batches. [s]
+    """Passes over all micro-batches, in turns or all forward ones first. [s]
 
     Parameters
     ----------
@@ -42,6 +42,8 @@ def staged_time(
         waits = float(groups.sum() - groups.max()) / choice.chunks
         # the first micro-batch forwards, and the last one backwards, cross all borders of stages
         return count * float(busy.max()) + waits + 2.0 * float(sends.sum())
+    if choice.schedule == "gpipe":
+        return sum(_one_way(choice, row[0], sends, in_turn=in_turn) for row in (forward, backward))
     # what a micro-batch takes from the first stage to each one and back, and to the last one
     ahead = np.append(0.0, (groups[:-1] + 2.0 * sends[: pp - 1]).cumsum())
     trip = float(ahead[-1] + groups[-1])
@@ -53,10 +55,23 @@ def staged_time(
     if in_turn:
         np.fill_diagonal(turn, busy)
     # they wait for the first one as far as others leave the last of them time
-    under_way = np.minimum(np.arange(pp, 0, -1), count)
-    idle = (trip - ahead - groups - (under_way - 1) * forward[0]).clip(min=0.0)
+    idle = (trip - ahead - groups - (choice.flying - 1) * forward[0]).clip(min=0.0)
     found = ahead[:, None] + turn + (count - 1) * turn / stages.clip(min=1) + idle[None] * rows
     return max(trip, float(found.max()))
+
+
+def _one_way(choice: Choice, each: Floats, sends: Floats, *, in_turn: bool) -> float:
+    """All micro-batches from the first stage to the last one, or back. [s]
+
+    Parameters
+    ----------
+    choice, sends, in_turn
+        As of `staged_time`.
+    each
+        A pass of each stage. [s]
+    """
+    slowest = each + np.append(sends, 0.0) if in_turn else np.append(each, sends)
+    return float(each.sum() + sends.sum() + (choice.micro_batches - 1) * slowest.max())
 
 
 def activations(choice: Choice, kept: Floats, waiting: Floats, beside: Floats) -> Floats:
@@ -169,7 +184,7 @@ def zero_bubble_ends(
     before = np.append(0.0, np.cumsum(forward[:-1] + sends))
     messages = np.append(sends[::-1].cumsum()[::-1], 0.0)
     after = both.sum() - both.cumsum() + 2.0 * messages
-    flying = np.minimum(pp - order, count)
+    flying = choice.flying
     waits = np.maximum(after - (flying - 1) * forward, 0.0)
     work = count * (forward + backward)
     # a stage with all its micro-batches under way waits for the first one to come back
@@ -195,7 +210,7 @@ def under_way(choice: Choice) -> list[tuple[Floats, Floats]]:
         Stages and micro-batches.
     """
     count, order = choice.micro_batches, np.arange(choice.pp)
-    flying = np.minimum(choice.pp - order, count)
+    flying = choice.flying.astype(float)
     found: list[tuple[Floats, Floats]] = [(flying, np.zeros(choice.pp))]
     if choice.fills_bubbles:
         # as many are through with all but that: it grows and shrinks evenly in between

@@ -11,8 +11,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 
-from msgspec.structs import replace
-
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from costmodels.strategy.blocks import is_transformer
@@ -284,7 +282,7 @@ class JointSearch:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
         shift_blocks(simulations, self.ranked, bound)
-        run_forward_first(simulations, bound, self.wishes.allows)
+        run_forward_first(simulations, self.ranked, bound, self.wishes.allows)
         return left, ranking.unseen
 
     def _has_more(self, turn: int, before: float) -> bool:
@@ -331,8 +329,7 @@ class JointSearch:
         """
         fitting: list[Choice] = []
         weights, listed = LeastWeights(self.setting), self.pace.before_one
-        kept = self.wishes.kept_offload
-        if kept:
+        if self.wishes.kept_offload:
             host_of(self.setting.cluster)
         zero, cuts = stages_of_zero(self.setting), self.estimates.cuts
         every: list[Choice] = []
@@ -344,9 +341,7 @@ class JointSearch:
                 self.cut_short, self.unlisted = True, 0.0
                 break
             every.append(choice)
-            if kept and not is_variant(choice):
-                choice = replace(choice, offload=kept)
-            choice = self.wishes.with_shards(choice)
+            choice = self.wishes.as_kept(self.setting, choice)
             if self.wishes.allows(choice) and can_wait(choice):
                 self.num_wished += 1
                 fits = weights.fit(choice) and (self.least is None or self.least.fit(choice))

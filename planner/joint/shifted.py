@@ -53,6 +53,11 @@ def shift_blocks(simulations: Simulations, ranked: Sequence[Estimate], bound: fl
     moves.climb()
 
 
+def climb(simulations: Simulations, bound: float) -> None:
+    """Move blocks of the best pipeline alone, as `shift_blocks` does."""
+    _Moves(simulations=simulations, bound=bound).climb()
+
+
 class _Moves(Struct, kw_only=True, dict=True):
     """Moves that are simulated, as long as they are cheap.
 

@@ -1,7 +1,8 @@
 """Other orders of passes, and other context parallelism, of the choices that can have them.
 
-Backward passes of weights may fill the bubbles of a pipeline (Qi et al. 2023), and attention may
-get some heads of all positions instead of keys and values of all (Jacobs et al. 2023).
+Backward passes of weights may fill the bubbles of a pipeline (Qi et al. 2023), all forward passes
+may come first (Huang et al. 2019, GPipe), and attention may get some heads of all positions instead
+of keys and values of all (Jacobs et al. 2023).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from msgspec.structs import replace
 from planner.joint.choices import Choice
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
+
+FORWARD_FIRST = "gpipe"
 
 
 def is_variant(choice: Choice) -> bool:
@@ -57,6 +60,20 @@ def with_variants(setting: Setting, choices: Iterable[Choice]) -> Iterator[Choic
         # where weights are cut, each pass of them would gather once more
         if choice.pp > 1 and choice.chunks == 1 and choice.zero < 3 and "zero-bubble" not in lacks:
             yield from (replace(one, schedule="zero-bubble") for one in ways)
+
+
+def forward_first(setting: Setting, choice: Choice) -> Choice:
+    """A choice with all forward passes before any backward pass, where it is a pipeline of 1F1B.
+
+    Parameters
+    ----------
+    setting, choice
+        The question, and the choice.
+    """
+    turns = choice.pp > 1 and choice.schedule == "1f1b"
+    if not turns or FORWARD_FIRST in lacked(setting):
+        return choice
+    return replace(choice, schedule=FORWARD_FIRST)
 
 
 @cache

@@ -12,6 +12,7 @@ from costmodels.errors import InputError, closest
 from costmodels.step.training import Training
 from planner.errors import ConflictError
 from planner.joint.choices import Choice, choice_of
+from planner.joint.variants import FORWARD_FIRST, forward_first, is_variant
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
 from planner.request.inputs.degrees import OFFLOADED, names_of
 from planner.request.parts import Degrees
@@ -47,7 +48,7 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "accumulation": lambda one: one.micro_batches > 1 and one.pp == 1,
     "interleaving": lambda one: one.chunks > 1,
     "zero-bubble": lambda one: one.schedule == "zero-bubble",
-    "gpipe": lambda one: one.schedule == "gpipe",
+    "gpipe": lambda one: one.schedule == FORWARD_FIRST,
     "all-to-all": lambda one: one.inside.cp_kind == "all-to-all",
     "sharding": lambda one: one.zero > 0,
     "hybrid": lambda one: one.shard_size > 0,
@@ -153,6 +154,20 @@ class Wishes(Struct, frozen=True, kw_only=True):
         framework = FRAMEWORKS.get(self.framework or "")
         runs = framework is None or framework.shards_over_some
         return runs and "shard_size" not in self.keep and "hybrid" not in self.forbid
+
+    def as_kept(self, setting: Setting, choice: Choice) -> Choice:
+        """A choice with what must be in another order, cut or wait in the hosts, where it can.
+
+        Parameters
+        ----------
+        setting, choice
+            The question, and the choice.
+        """
+        if self.keep.get("schedule") == FORWARD_FIRST:
+            choice = forward_first(setting, choice)
+        if self.kept_offload and not is_variant(choice):
+            choice = replace(choice, offload=self.kept_offload)
+        return self.with_shards(choice)
 
     def with_shards(self, choice: Choice) -> Choice:
         """A choice with its weights cut over as many ranks as must be, where they can be."""

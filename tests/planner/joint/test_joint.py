@@ -295,7 +295,7 @@ def test_unknown_ways_to_rule_out_are_refused():
         ("dp=16", None, r"dp can be 1, 2, 4 or 8, since it must divide the 8 GPUs and the batch"),
         ("pp=2", "pipeline", r"pipeline is forbidden and pp=2 is kept, but pp can then be 1 alone"),
         ("micro_batches=1,tp=4,dp=2,pp=2", "offload", r"dp=2 is kept and pp=2 is kept, but pp can"),
-        ("schedule=gpipe", None, r"schedule can be 1f1b, interleaved or zero-bubble"),
+        ("schedule=pipe", None, r"schedule can be 1f1b, gpipe, interleaved or zero-bubble"),
     ],
 )
 def test_wishes_that_leave_nothing_are_refused_with_the_limit(config, keep, forbid, why):
