@@ -161,6 +161,10 @@ WORDS: Mapping[str, str] = {
         "the plan is a usual way to train under the runtime {runtime}, which was simulated as it "
         "is: ways like it with other degrees were not searched"
     ),
+    "buckets-of-its-own": (
+        "the gradient buckets that were asked for are those of ddp: {runtime}, under which the "
+        "plan runs, has its own"
+    ),
     "degrees-left-out": (
         "{count} of the degrees tried {count:was|were} left out, the first since {first}"
     ),

@@ -73,6 +73,9 @@ def search_notes(found: JointResult, best: StagedStep) -> tuple[Note, ...]:
     searched = ("fsdp", *found.under)
     if found.runtime is None and best.runtime.name not in searched:
         notes.append(Note.of("usual-is-faster", runtime=best.runtime.name))
+    asked = best.placed.setting.request
+    if asked is not None and asked.bucket_bytes is not None and not best.runtime.tunable:
+        notes.append(Note.of("buckets-of-its-own", runtime=best.runtime.name))
     if found.left_out:
         notes.append(
             Note.of("degrees-left-out", count=len(found.left_out), first=found.left_out[0])

@@ -14,6 +14,7 @@ from msgspec import Struct
 from costmodels.strategy import BatchShare
 from costmodels.units import format_bytes, format_items, format_seconds
 from planner.plan import Plan, given_solver
+from planner.report.parallelism import gradient_buckets
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
 from planner.request.usual_strategies import STRATEGIES
 
@@ -211,12 +212,12 @@ def shape(plan: Plan) -> str:
 
 def options(plan: Plan) -> list[tuple[str, str]]:
     """Options of the training step."""
-    t = plan.training
+    t, buckets = plan.training, gradient_buckets(plan)
     return [
         ("precision", t.precision),
         ("optimizer", t.optimizer),
         ("all-reduce algorithm", t.all_reduce),
-        ("gradient buckets", format_bytes(t.bucket_bytes)),
+        ("gradient buckets", format_bytes(buckets) if buckets else "one for each unit of layers"),
         ("halos behind the interior", "yes" if t.halo_overlap else "no"),
         ("launch of an operation", format_seconds(t.launch_time)),
         ("all-reduces behind the backward pass", "yes" if t.gradient_overlap else "no"),

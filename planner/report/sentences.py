@@ -6,7 +6,7 @@ from costmodels.units import format_bytes, format_items, format_seconds
 from planner.notes import words
 from planner.plan import Plan
 from planner.report import figures
-from planner.report.parallelism import split_words
+from planner.report.parallelism import gradient_buckets, split_words
 from search.problem.notes import Note
 
 SCHEDULES = {
@@ -165,8 +165,9 @@ def space_sentence(plan: Plan) -> str:
 
 def simulation_sentence(plan: Plan) -> str:
     """How the step was found, and what the best of the others take."""
-    under = f"under the runtime {plan.runtime} with gradient buckets of "
-    under += format_bytes(plan.training.bucket_bytes)
+    under = f"under the runtime {plan.runtime}"
+    if size := gradient_buckets(plan):
+        under += f" with gradient buckets of {format_bytes(size)}"
     if plan.search.status == "given" or not plan.finalists:
         return f"simulated {under}"
     others = [row.step_time_s for row in plan.finalists if not row.chosen]

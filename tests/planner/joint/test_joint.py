@@ -37,6 +37,7 @@ from planner.planning import usual as usual_ways
 from planner.planning.infeasible import stopped_error
 from planner.planning.optimize import plan_for
 from planner.planning.staged import tried
+from planner.report.markdown import report_text
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -328,6 +329,15 @@ def test_buckets_are_as_asked_for(config, tmp_path):
     plan.save(tmp_path / "plan.json")
     again = planner.simulate(tmp_path / "plan.json")
     assert again.step_time == pytest.approx(plan.step_time_s, rel=1e-12)
+
+
+def test_runtimes_with_buckets_of_their_own_say_so(config):
+    # the report had the size that was asked for, under which nothing was simulated
+    plan = planner.optimize(config, keep="pp=1,zero=3", bucket_bytes="1 MiB", **QUESTION)
+    own = f"those of ddp: {plan.runtime}, under which the plan runs, has its own"
+    assert any(own in note for note in plan.fallbacks)
+    size = {"zero3": "954 MiB", "fsdp": "one for each unit of layers"}[plan.runtime]
+    assert f"| gradient buckets | {size} |" in report_text(plan)
 
 
 def test_a_proof_holds_for_the_leanest_recipe(setting):
