@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -93,6 +95,11 @@ class Device(Struct, frozen=True, kw_only=True):
         structs.force_setattr(self, "source", printable(self.source))
         # A mapping that the caller keeps could otherwise change under a frozen object.
         structs.force_setattr(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a proxy of a mapping can be neither copied nor sent to another process
+        fields = structs.asdict(self) | {"peak_flops": dict(self.peak_flops)}
+        return partial(type(self), **fields), ()
 
     @property
     def usable_memory(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,12 @@ def test_a_plan_is_simulated_and_reported_without_the_files_it_was_made_of(
     assert found["step_time_s"] == pytest.approx(plan.step_time_s, rel=0.05)
     assert not [note for note in found["notes"] if "other inputs" in note]
     assert run("report", path, "-o", tmp_path / "p.md").exit_code == 0
+
+
+def test_a_plan_can_be_sent_to_another_process(made: tuple[Plan, Path]) -> None:
+    """Ranks that verify it are such processes."""
+    plan, _ = made
+    assert pickle.loads(pickle.dumps(plan)) == plan
 
 
 def test_a_plan_is_evaluated_as_it_was_made(made: tuple[Plan, Path], tmp_path: Path) -> None:

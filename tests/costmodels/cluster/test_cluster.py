@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -278,6 +280,15 @@ def test_nouns_cannot_change() -> None:
         made.peak_flops["fp32"] = 0.0  # type: ignore[index]
     with pytest.raises(AttributeError):
         made.memory = 1.0  # type: ignore[misc]
+
+
+def test_a_cluster_can_be_copied_and_sent_to_another_process() -> None:
+    made = load_cluster("dgx-a100")
+    assert pickle.loads(pickle.dumps(made)) == made
+    again = copy.deepcopy(made)
+    assert again == made
+    with pytest.raises(TypeError):
+        again.device.peak_flops["fp32"] = 0.0  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", list_devices())
