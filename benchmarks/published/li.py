@@ -159,7 +159,7 @@ def saturation_points() -> Comparison:
 
 def _slower(mode: str, factor: float) -> int:
     """Saturation of the coarse model without overlap when computation takes longer. [workers]"""
-    given, _ = profile_worker(
+    given, *_ = profile_worker(
         Request(source="resnet152", precision="fp32", launch_time=LAUNCH_TIME), "v100-16gb"
     )
     profile = WorkerProfile(

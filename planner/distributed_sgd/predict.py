@@ -52,7 +52,7 @@ def predict_throughput(request: Request) -> Throughput:
     )
     mix = parse_mix(request.device)
     counts = parse_workers(request.workers, mix)
-    profiles, chosen = _profiles(request, mix)
+    profiles, chosen, notes = _profiles(request, mix)
     predictor = Predictor(links=links, request=request)
     rows = _predict_rows(predictor, profiles, mix, counts)
     size = profiles[0].model_bytes
@@ -75,7 +75,7 @@ def predict_throughput(request: Request) -> Throughput:
         coarse_saturation=saturation(rows, "coarse"),
         fine_saturation=saturation(rows, "fine"),
         defaults=tuple(dict.fromkeys((*mix.notes, *chosen))),
-        notes=tuple(_prediction_notes(predictor, rows)),
+        notes=(*notes, *_prediction_notes(predictor, rows)),
     )
 
 
@@ -95,17 +95,20 @@ def _check_servers(request: Request) -> None:
         )
 
 
-def _profiles(request: Request, mix: Mix) -> tuple[list[WorkerProfile], list[str]]:
-    """A worker of each kind, and what was chosen for them."""
+def _profiles(request: Request, mix: Mix) -> tuple[list[WorkerProfile], list[str], list[str]]:
+    """A worker of each kind, what was chosen for them, and what their times rest on."""
     profiles: list[WorkerProfile] = []
     chosen: list[str] = []
+    rests: list[str] = []
     for name in mix.devices:
         # one kind of server, whoever the workers are
         time = request.update_time if not profiles else profiles[0].update_time
-        profile, notes = profile_worker(replace(request, update_time=time), name)
+        profile, defaults, notes = profile_worker(replace(request, update_time=time), name)
         profiles.append(profile)
-        chosen += notes
-    return profiles, chosen
+        chosen += defaults
+        whose = f"{name}: " if len(mix.devices) > 1 else ""
+        rests += [f"{whose}{note}" for note in notes]
+    return profiles, chosen, rests
 
 
 def _network_name(request: Request) -> str:

@@ -18,12 +18,16 @@ from costmodels.communication.collectives import all_gather_time, all_reduce_tim
 from costmodels.communication.topology import Topology
 from costmodels.compute.coefficients import family_of
 from costmodels.errors import InputError
+from costmodels.notes import Note
 from costmodels.throughput import WorkerProfile
+from planner.notes import words
+from planner.planning.space.costing import cost
 from planner.planning.space.formulate import formulate
 from planner.request.inputs.distributed import UPDATE_TIME
 from planner.request.request import Request
 from planner.request.setting import find_cluster, resolve
 from planner.request.usual_strategies import Infeasible, strategy_distributions
+from planner.simulation.notes import estimate_notes
 
 Array = NDArray[np.float64]
 
@@ -31,8 +35,10 @@ Array = NDArray[np.float64]
 PCIE_CLUSTER = "titanxp-pcie"
 
 
-def profile_worker(request: Request, device: str) -> tuple[WorkerProfile, tuple[str, ...]]:
-    """Profile a worker of a request for `planner.throughput`, and say what was chosen.
+def profile_worker(
+    request: Request, device: str
+) -> tuple[WorkerProfile, tuple[str, ...], tuple[str, ...]]:
+    """Profile a worker of a request for `planner.throughput`.
 
     Parameters
     ----------
@@ -41,12 +47,16 @@ def profile_worker(request: Request, device: str) -> tuple[WorkerProfile, tuple[
     device
         A built-in device.
 
+    Returns
+    -------
+    The profile, what was chosen, and what its times rest on.
+
     Raises
     ------
     InputError
         When an input cannot be used.
     """
-    forward, backward, num_bytes, update = _layer_costs(request, device)
+    (forward, backward, num_bytes, update), notes = _layer_costs(request, device)
     share = num_bytes / max(num_bytes.sum(), 1.0)
     gpus, chosen = request.gpus_per_host, []
     if request.update_time is None:
@@ -66,11 +76,14 @@ def profile_worker(request: Request, device: str) -> tuple[WorkerProfile, tuple[
         broadcast=share * broadcast,
         reduce=share * reduce,
     )
-    return profile, tuple(chosen)
+    return profile, tuple(chosen), tuple(map(words, notes))
 
 
-def _layer_costs(request: Request, device: str) -> Iterator[Array]:
-    """Forward pass, backward pass, gradients and update of every layer on one GPU. [s], [B]"""
+def _layer_costs(request: Request, device: str) -> tuple[Iterator[Array], tuple[Note, ...]]:
+    """Forward pass, backward pass, gradients and update of every layer on one GPU. [s], [B]
+
+    Beside them notes on what these times rest on.
+    """
     setting = resolve(
         replace(request, gpus=1, cluster=_lone_gpu(device), global_batch_size=request.batch_per_gpu)
     )
@@ -84,11 +97,13 @@ def _layer_costs(request: Request, device: str) -> Iterator[Array]:
         only_strategies=True,
     )
     rows = []
-    for layer, choice in zip(formulation.layers, formulation.choices(alone), strict=True):
+    choices = formulation.choices(alone)
+    for layer, choice in zip(formulation.layers, choices, strict=True):
         costs = formulation.spaces[layer.name].costs
         arrays = (costs.forward_pass, costs.backward_pass, costs.gradients, costs.update)
         rows.append([array[choice] for array in arrays])
-    return iter(np.array(rows, dtype=float).T)
+    notes = estimate_notes(cost(formulation, choices).sources, setting.machine)
+    return iter(np.array(rows, dtype=float).T), notes
 
 
 def _lone_gpu(device: str) -> Cluster:

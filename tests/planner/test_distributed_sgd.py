@@ -22,7 +22,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_a_worker_is_costed_as_a_plan_of_one_gpu() -> None:
-    profile, _ = profile_worker(planner.Request(source=MODEL, precision="fp32"), "v100-16gb")
+    profile, *_ = profile_worker(planner.Request(source=MODEL, precision="fp32"), "v100-16gb")
     plan = planner.evaluate(
         MODEL, gpus=1, cluster="aws-p3.2xlarge", global_batch_size=32, precision="fp32"
     )
@@ -60,7 +60,7 @@ def test_an_all_reduce_scales_on() -> None:
     )
     assert found.coarse_saturation is None
     assert found.fine_saturation is None
-    assert "does not bind" in found.notes[0]
+    assert "does not bind" in found.notes[-1]
     assert found.transfer_s == pytest.approx(found.model_bytes / 1.25e9)
 
 

@@ -214,6 +214,19 @@ def test_a_simulation_says_what_its_tables_cover(tmp_path: Path) -> None:
     assert [note for note in step.notes if "your tables cover" in note]
 
 
+def test_throughput_says_what_its_tables_cover(tmp_path: Path) -> None:
+    """It used, or could not use, tables of any device and precision without a word."""
+    given: dict[str, Any] = {
+        "workers": [1],
+        "models": "coarse",
+        "tables": [table(tmp_path, "0.002")],
+    }
+    found = planner.throughput("resnet18", device="v100", **given)
+    assert [note for note in found.notes if note.startswith("your tables cover")]
+    found = planner.throughput("resnet18", device="v100", precision="fp16", **given)
+    assert [note for note in found.notes if "no times in fp16" in note]
+
+
 def test_the_check_keeps_to_the_time_limit(tmp_path: Path) -> None:
     path = measured_table(tmp_path / "t.csv", Request(**LARGE), lambda n, work: 1.15)
     for limit in (0.3, 1.0):
