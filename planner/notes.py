@@ -233,10 +233,14 @@ WORDS: Mapping[str, str] = {
         "the table {table} was measured on {device}, and the step is of {planned}: times that it "
         "has are taken as they are"
     ),
-    "tables-unused": "your tables have no times in {precision}: nothing rests on them",
+    "table-unused": "the table {table} has no times in {precision}: no computation rests on it",
     "table-repeats": (
         "times that a table has of one shape are up to {apart} apart: their mean is taken; measure "
         "again what varies"
+    ),
+    "tables-apart": (
+        "your tables are up to {apart} apart on one shape: what the first that has it says is "
+        "taken; leave out the wrong one"
     ),
     "table-outliers": (
         "measured times that are far off what akin ones say are taken for their own shapes alone: "

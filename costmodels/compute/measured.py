@@ -100,7 +100,9 @@ class Measured:
     """
 
     def __init__(self, tables: Sequence[CostTable], precision: str, model: Model) -> None:
-        named, self.widest_repeat = each_shape_once(tables, precision)
+        shapes = each_shape_once(tables, precision)
+        named = shapes.rows
+        self.widest_repeat, self.tables_apart = shapes.widest_repeat, shapes.tables_apart
         self._rows = [row for _, row in named]
         seconds = np.array([row.seconds for row in self._rows])
         works = [row.work for row in self._rows]

@@ -5,15 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.compute.table import CostTable, Row
 from costmodels.compute.work import Work
 
 
-def each_shape_once(
-    tables: Sequence[CostTable], precision: str
-) -> tuple[list[tuple[str, Row]], float]:
+class Shapes(Struct, frozen=True, kw_only=True):
+    """Measured shapes, each once.
+
+    Attributes
+    ----------
+    rows
+        A row for each shape, with the name of its table.
+    widest_repeat
+        Largest ratio of two times of one shape that a table has.
+    tables_apart
+        Largest ratio of what another table says of a shape to what the first says, or the reverse.
+    """
+
+    rows: list[tuple[str, Row]]
+    widest_repeat: float
+    tables_apart: float
+
+
+def each_shape_once(tables: Sequence[CostTable], precision: str) -> Shapes:
     """Rows with the names of their tables, those of one shape as one, and how far those are apart.
 
     Of several tables the most trusted one has a say, of several rows of it the mean of the
@@ -23,28 +40,24 @@ def each_shape_once(
     ----------
     tables, precision
         As of `costmodels.compute.measured.Measured`.
-
-    Returns
-    -------
-    The rows, and the largest ratio of two times of one shape that a table has.
     """
-    rows_of: dict[tuple[object, ...], tuple[CostTable, list[Row]]] = {}
+    found: dict[tuple[object, ...], tuple[str, Row]] = {}
+    widest = apart = 1.0
     for table in tables:
+        rows_of: dict[tuple[object, ...], list[Row]] = {}
         for row in table.rows:
             if row.precision == precision:
-                known, rows = rows_of.setdefault(_same_shape(row.work), (table, []))
-                if known is table:
-                    rows.append(row)
-    found, widest = [], 1.0
-    for table, rows in rows_of.values():
-        seconds = [row.seconds for row in rows]
-        if max(seconds) > min(seconds):
-            widest = max(widest, max(seconds) / min(seconds))
-            mean = math.exp(sum(map(math.log, seconds)) / len(seconds))
-            found.append((table.name, replace(rows[0], seconds=mean)))
-        else:
-            found.append((table.name, rows[0]))
-    return found, widest
+                rows_of.setdefault(_same_shape(row.work), []).append(row)
+        for shape, rows in rows_of.items():
+            seconds = [row.seconds for row in rows]
+            mean = rows[0]
+            if max(seconds) > min(seconds):
+                widest = max(widest, max(seconds) / min(seconds))
+                mean = replace(mean, seconds=math.exp(sum(map(math.log, seconds)) / len(seconds)))
+            _, first = found.setdefault(shape, (table.name, mean))
+            ratio = mean.seconds / first.seconds
+            apart = max(apart, ratio, 1.0 / ratio)
+    return Shapes(rows=list(found.values()), widest_repeat=widest, tables_apart=apart)
 
 
 def _same_shape(work: Work) -> tuple[object, ...]:

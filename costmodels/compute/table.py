@@ -146,7 +146,7 @@ class CostTable:
 def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str | None]]:
     """Cells of the rows by column."""
     try:
-        reader = csv.DictReader(line for _, line in lines)
+        reader = csv.DictReader((line for _, line in lines), skipinitialspace=True)
         missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
         rows = list(reader)
     except csv.Error as error:

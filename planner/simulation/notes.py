@@ -90,9 +90,14 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
         for table in compute.tables
         if table.rows and _is_foreign(table.provenance.get("device", ""), compute.device.name)
     ]
+    notes += [
+        Note.of("table-unused", table=table.name, precision=compute.precision)
+        for table in compute.tables
+        if not any(row.precision == compute.precision for row in table.rows)
+        # what was measured of links alone has no times of layers
+        and (table.rows or not (table.collectives or table.curves))
+    ]
     if not len(measured):
-        if any(table.rows for table in compute.tables):
-            notes.append(Note.of("tables-unused", precision=compute.precision))
         return tuple(notes)
     known = measured.agreement()
     if known is None:
@@ -102,6 +107,8 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
         notes.append(Note.of("tables-correct", share=share, pace=pace, spread=spread))
     if measured.widest_repeat > REPEATS_ALIKE:
         notes.append(Note.of("table-repeats", apart=f"{measured.widest_repeat:.2g} times"))
+    if measured.tables_apart > REPEATS_ALIKE:
+        notes.append(Note.of("tables-apart", apart=f"{measured.tables_apart:.2g} times"))
     if measured.outliers:
         first = ", ".join(measured.outliers[:MOST_NAMED])
         more = len(measured.outliers) - MOST_NAMED

@@ -205,8 +205,25 @@ def test_what_is_measured_throughout_is_not_corrected(tmp_path: Path) -> None:
 def test_a_table_of_another_precision_says_that_it_is_of_no_use(tmp_path: Path) -> None:
     path = table(tmp_path, "0.25")
     plan = planner.evaluate("resnet18", gpus=4, cluster="lassen", precision="fp16", tables=[path])
-    assert "no times in fp16" in said(plan, "your tables")
+    assert "no times in fp16" in said(plan, "the table table.csv")
     assert "table" not in plan.compute_sources_s
+
+
+@pytest.mark.parametrize("cells", ["", ROW.replace("fp32", "fp16").format(seconds=0.001)])
+def test_each_table_that_is_of_no_use_is_named(cells: str, tmp_path: Path) -> None:
+    """One among others was left out without a word, and so was one without any row."""
+    other = tmp_path / "other.csv"
+    other.write_text(f"{','.join(COLUMNS)}\n{cells}\n")
+    plan = evaluate(table(tmp_path, "0.25"), other)
+    assert said(plan, "the table other.csv has no times in fp32")
+    assert said(plan, "your tables cover")
+
+
+def test_tables_that_contradict_each_other_are_said_to(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    first, again = table(tmp_path, "0.25"), table(tmp_path / "again", "0.05")
+    assert "up to 5 times apart" in said(evaluate(first, again), "your tables are")
+    assert not said(evaluate(first, first), "your tables are")
 
 
 def test_a_simulation_says_what_its_tables_cover(tmp_path: Path) -> None:

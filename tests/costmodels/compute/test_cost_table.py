@@ -97,6 +97,14 @@ def test_a_bad_cell_is_named_by_line_and_column(column: str, bad: str, tmp_path:
     assert str(caught.value).count("\n") == 0
 
 
+def test_cells_may_have_spaces_before_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", [row(1e-3)])
+    spaced = tmp_path / "spaced.csv"
+    spaced.write_text(path.read_text().replace(",", ", "))
+    (one,), (other,) = (CostTable.load(file).rows for file in (path, spaced))
+    assert one == other
+
+
 def test_a_row_that_is_no_work_is_named_by_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 4 of t\.csv"):
         CostTable.load(write(tmp_path / "t.csv", [row(1e-3, operation="fft")]))
