@@ -27,10 +27,11 @@ _SUFFIXES = (".json", ".html", ".htm")
 def pareto_command(model: str, output: str | None, shown: Shown, **values: object) -> None:
     """Find the front of step time against peak memory, or of throughput against GPUs.
 
-    Every point is a plan; none is both faster and smaller than another. Against memory, the
-    fastest is the plan of 'planner optimize', and others are ways to train by degrees, with one
-    split of all layers. Where each layer can be split in its own way, points are also what
-    'planner optimize --memory' finds with up to eight limits, where points are far apart.
+    Every point is a plan; none is both faster and smaller than another. Against memory, they are
+    the plan of 'planner optimize', unless one is both faster and smaller (it takes a simpler one
+    that is up to 1 % slower), and ways to train by degrees, with one split of all layers. Where
+    each layer can be split in its own way, points are also what 'planner optimize --memory' finds
+    with up to eight limits, where points are far apart.
 
     MODEL is a built-in network (see 'planner models') or a network file.
     """
