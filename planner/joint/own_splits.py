@@ -335,7 +335,7 @@ class OwnSplits:
             found = self.tried[key] = self._step(way, splits.distributions(choices), most)
             self.longest = max(self.longest, time.monotonic() - began)
             self.work += len(choices) * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
-            if found is not None:
+            if found is not None and self.ways.allow(found):
                 self.simulated.append(found)
                 # than others like it, it need not be faster by as much
                 known = None if self.best is self.before else self.best

@@ -122,6 +122,12 @@ class AllowedWays(Struct, frozen=True):
         found = [0] if "sharding" in self.wishes.forbid else list(stages_of_zero(self.setting))
         return [zero for zero in found if self.wishes.keep.get("zero", zero) == zero]
 
+    def allow(self, found: StagedStep) -> bool:
+        """Whether something is cut over replicas where that must be: splits may leave none."""
+        pieces = found.compiler.view.pieces.values()
+        cut = any(one.parameters and math.prod(one.gradient_group) > 1 for one in pieces)
+        return cut or not self.wishes.keep.get("zero")
+
     def counts(self) -> list[int]:
         """Numbers of micro-batches. [items]"""
         found = [1] if "accumulation" in self.wishes.forbid else divisors(self.setting.batch)

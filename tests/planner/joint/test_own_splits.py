@@ -328,3 +328,38 @@ def test_what_nearly_fits_may_fit_at_a_price_that_changes_little():
     asked = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "memory": "1600 MiB"}
     kept = planner.optimize("vgg16", **asked, keep="zero=1").step_time_s
     assert planner.optimize("vgg16", **asked).step_time_s <= kept
+
+
+SMALL = """
+name = "small"
+[input]
+channel = 3
+height = 16
+width = 16
+[[layer]]
+name = "conv"
+kind = "conv"
+filters = 16
+kernel = 3
+padding = 1
+[[layer]]
+name = "pool"
+kind = "global_pool"
+[[layer]]
+name = "fc"
+kind = "linear"
+filters = 10
+[[layer]]
+name = "loss"
+kind = "loss"
+"""
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_what_must_be_cut_over_replicas_is(tmp_path, zero):
+    # every GPU did the whole of the work, with nothing cut, which was taken for ZeRO
+    (tmp_path / "small.toml").write_text(SMALL, encoding="utf-8")
+    asked = {"gpus": 4, "cluster": "lassen", "global_batch_size": 12}
+    plan = planner.optimize(tmp_path / "small.toml", **asked, keep=f"zero={zero}")
+    what = ("weights", "gradients", "state") if zero == 3 else ("state",)
+    assert any(one.sharded == what for one in plan.layers.values())
