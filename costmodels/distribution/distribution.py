@@ -146,6 +146,7 @@ class Candidates:
     _alike: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
         default_factory=list, repr=False
     )
+    _chosen: dict[int, Distribution] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         # levels and dims are few: numpy is several times faster where candidates lie side by side
@@ -244,14 +245,16 @@ class Candidates:
         return self._alike[0]
 
     def distribution(self, index: int) -> Distribution:
-        """One candidate as a distribution."""
-        row = self.degrees[index]
-        split = {
-            dim: tuple(int(v) for v in row[:, i])
-            for i, dim in enumerate(self.dims)
-            if row[:, i].prod() > 1
-        }
-        return Distribution(degrees=split, shape=self.shape)
+        """One candidate as a distribution, the same for all layers that share the candidates."""
+        if index not in self._chosen:
+            row = self.degrees[index]
+            split = {
+                dim: tuple(int(v) for v in row[:, i])
+                for i, dim in enumerate(self.dims)
+                if row[:, i].prod() > 1
+            }
+            self._chosen[index] = Distribution(degrees=split, shape=self.shape)
+        return self._chosen[index]
 
     def take(self, indices: NDArray[np.int64]) -> Candidates:
         """Some of the candidates."""

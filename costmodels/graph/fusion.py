@@ -59,7 +59,9 @@ def apart(graph: Graph, operations: Mapping[str, str]) -> Graph:
     if not operations:
         return graph
     layers = {
-        name: replace(layer, operation=operations.get(layer.kind, layer.operation))
+        name: replace(layer, operation=operations[layer.kind])
+        if layer.kind in operations
+        else layer
         for name, layer in graph.layers.items()
     }
     return Graph(name=graph.name, layers=layers, edges=graph.edges)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 
 from msgspec import Struct, field, structs
 
@@ -245,6 +246,12 @@ class Layer(Struct, frozen=True, kw_only=True):
                 f"layer '{self.name}': its tensors must have at most {MAX_ELEMENTS} elements but "
                 f"one has {largest}; lower the batch or the input size"
             )
+
+    def renamed(self, name: str) -> Layer:
+        """The same layer by another name, of which nothing else is checked again."""
+        found = copy(self)
+        structs.force_setattr(found, "name", name)
+        return found
 
     @property
     def reduced_dims(self) -> frozenset[str]:

@@ -265,7 +265,7 @@ def build_graph(network: Network, batch: int) -> Graph:
         # blocks are alike: what reads equal tensors is the same layer by another name
         like = (spec.kind, repr(spec.options), *(written[source] for source in spec.inputs))
         if like in made:
-            layer = replace(made[like], name=spec.name)
+            layer = made[like].renamed(spec.name)
         else:
             layer = made[like] = _make_layer(network.name, spec, tensors)
             outputs[like] = numbers.setdefault(layer.output, len(numbers))

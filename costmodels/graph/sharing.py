@@ -84,7 +84,8 @@ def owners_resolved(network: str, layers: Mapping[str, Layer]) -> dict[str, Laye
         while (owner := layers[end].shares_weight_with) is not None:
             end = ends.get(owner, owner)
         ends[name] = end
-        _check_shapes(network, layers[end], layers[name])
+        if end != name:
+            _check_shapes(network, layers[end], layers[name])
     shared = {end for name, end in ends.items() if end != name}
     resolved = dict(layers)
     for name, end in ends.items():

@@ -284,7 +284,7 @@ def _layer_shuffles(
     layers, meshes
         Their placements, and the axes of those.
     """
-    kinds: dict[bytes, str] = {}
+    kinds: dict[object, str] = {}
     for layer in graph.compute_layers:
         for edge in graph.producers[layer.name]:
             if edge.source not in layers:
@@ -316,7 +316,7 @@ def _collective_between(
     source: str,
     target: str,
     slot: int,
-    known: dict[bytes, str],
+    known: dict[object, str],
 ) -> str:
     """What brings a tensor from where a layer leaves it to where another reads it.
 
@@ -327,9 +327,13 @@ def _collective_between(
     source, target, slot
         The layers, and which input of the second one.
     known
-        Answers of before, by layouts.
+        Answers of before, by layouts, and by what layers and splits that are alike share.
     """
     first, second = graph.layers[source], graph.layers[target]
+    splits = strategy.distributions[source], strategy.distributions[target]
+    like = (*map(id, (first.dims, first.output, second.dims, second.inputs, *splits)), slot)
+    if like in known:
+        return known[like]
     before, after = (
         Layouts.of(one_candidate(strategy.distributions[layer.name]), tensor, dims)
         for layer, tensor, dims in (
@@ -340,4 +344,5 @@ def _collective_between(
     key = np.concatenate([before.codes(), after.codes()]).tobytes()
     if key not in known:
         known[key] = match(before, after).kind
-    return known[key]
+    known[like] = known[key]
+    return known[like]

@@ -177,9 +177,23 @@ def strategy_distributions(
     samples, others = strategy_degrees(strategy, shape, host_index, inner)
     kind = strategy.split("+")[-1]
     first = {edge.target for edge in graph.edges if graph.layers[edge.source].kind == "input"}
-    result = {}
+    result: dict[str, Distribution] = {}
+    known: dict[tuple[object, ...], Distribution] = {}
     done, gathered = 0, False
     for layer in graph.compute_layers:
+        # blocks are alike, and their layers share what they are made of
+        parts = id(layer.dims), id(layer.splittable)
+        like = (
+            layer.kind,
+            layer.evenly,
+            *parts,
+            gathered,
+            kind == "channel" and layer.name in first,
+        )
+        if like in known:
+            result[layer.name] = known[like]
+            done += layer.macs
+            continue
         degrees: dict[str, tuple[int, ...]] = {}
         if math.prod(samples) > 1:
             degrees["sample"] = samples
@@ -199,7 +213,7 @@ def strategy_distributions(
         reason = limit_reason(layer, distribution)
         if reason is not None:
             return Infeasible(reason=reason)
-        result[layer.name] = distribution
+        result[layer.name] = known[like] = distribution
     if (
         kind != "data"
         and math.prod(others) > 1
