@@ -128,7 +128,10 @@ def front_title(plans: Sequence[Plan], against: str) -> str:
     """What was planned, on what."""
     first = plans[0]
     if against == "gpus":
-        return f"{first.model} on up to {first.gpus:,} x {first.device} of {first.cluster}"
+        # larger numbers may have been asked for, and brought nothing
+        fewest, most = plans[-1].gpus, first.gpus
+        some = f"{fewest:,} to {most:,}" if fewest < most else f"{most:,}"
+        return f"{first.model} on {some} x {first.device} of {first.cluster}"
     # the fastest may leave GPUs without work
     return f"{first.model} on {figures.machine_words(max(plans, key=lambda plan: plan.gpus))}"
 

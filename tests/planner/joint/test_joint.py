@@ -479,7 +479,7 @@ def test_a_front_against_gpus_is_shown_and_written(tmp_path, suffix):
     words = ["pareto", "alexnet", "--gpus", "1,2", "--cluster", "lassen", "--against", "gpus"]
     result = CliRunner().invoke(planner_command, [*words, "-o", str(path)])
     assert result.exit_code == 0, result.output
-    assert "alexnet on up to 2 x v100-16gb of lassen" in result.output
+    assert "alexnet on 1 to 2 x v100-16gb of lassen" in result.output
     assert "global batch 32 a GPU" in result.output
     text = path.read_text()
     if suffix == ".json":
