@@ -78,7 +78,8 @@ def joint_plan(
     by_layer = splits_by_layer(setting)
     if by_layer and (wishes.splits_alone or (not wishes.any and one_stage)):
         in_one = wishes.framework is not None
-        return plan_of_splits(setting, options, deadline, known, one_mesh=in_one)
+        part = wishes.with_splits_left(setting)
+        return plan_of_splits(part, options, deadline, known, one_mesh=in_one)
     if not by_layer:
         refuse_by_layer(setting, options, wishes)
     if one_stage and setting.gpus > 1:
@@ -188,7 +189,8 @@ def _plan_of_all(
     if wishes.leaves_splits and found.stopped_by != "interrupt":
         found = left_splits(setting, found, options.limit)
     if by_layer and found.stopped_by != "interrupt" and found.no_splits is None:
-        single, found = _single_stage(setting, options, deadline, known, found)
+        part = wishes.with_splits_left(setting)
+        single, found = _single_stage(part, options, deadline, known, found)
     return found, plan_or_error(setting, found, usual, single)
 
 

@@ -215,7 +215,7 @@ class MixedSearch(Struct, kw_only=True, eq=False):
     def _splits(self, part: Setting) -> Plan:
         """The splits of one stage, layer by layer, at the pace of the slowest device."""
         options = replace(self.options, limit=min(self.options.limit, self.seconds))
-        return plan_for(part, options, self.deadline)
+        return plan_for(self.wishes.with_splits_left(part), options, self.deadline)
 
     def _shared_out(
         self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees], deadline: Deadline

@@ -88,7 +88,6 @@ def wishes_of(request: Request, setting: Setting) -> Wishes:
         on_tokens=is_stack_on_tokens(
             {layer.name: layer.kind for layer in setting.graph.compute_layers}
         ),
-        has_experts=any("expert" in layer.dims for layer in setting.graph.compute_layers),
         optimizer=setting.machine.training.optimizer,
     )
 

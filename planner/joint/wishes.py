@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from costmodels.errors import InputError, closest
+from costmodels.graph import Layer
 from costmodels.step.training import Training
 from planner.errors import ConflictError
 from planner.joint.choices import Choice, choice_of
@@ -71,14 +72,16 @@ _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute
 _BEYOND_SPLITS = _NEEDED_TO_LEAVE | {
     *("interleaving", "zero-bubble", "gpipe", "all-to-all", "hybrid", "offload"),
 }
-# What networks without attention have nothing of, and networks without experts.
-_OF_ATTENTION = frozenset({"context", "expert", "sequence"})
-_OF_EXPERTS = frozenset({"expert"})
-# What every plan has then, that may be kept as well.
+# What every plan has where that is ruled out, so that it may as well be kept.
 _WITHOUT: Mapping[str, tuple[str, int]] = {
     "context": ("cp", 1),
     "expert": ("ep", 1),
     "sequence": ("sequence_parallel", 0),
+}
+# Of these, what splits layer by layer can do without: a dim that some layers are not split by.
+_UNSPLIT: Mapping[str, Callable[[Layer], str]] = {
+    "context": lambda layer: "sequence" if layer.kind == "attention" else "",
+    "expert": lambda _: "expert",
 }
 
 
@@ -91,10 +94,9 @@ class Wishes(Struct, frozen=True, kw_only=True):
         Values by what they are of, see `KEPT`.
     forbid
         Names in `FORBIDDEN`.
-    framework, attends, on_tokens, has_experts, optimizer
-        The one that must be able to run the plan, whether that is for a transformer, one of a
-        single stack of blocks on tokens, and one with experts, and the optimizer; empty where
-        nothing is said.
+    framework, attends, on_tokens, optimizer
+        The one that must be able to run the plan, whether that is for a transformer, and one of a
+        single stack of blocks on tokens, and the optimizer; empty where nothing is said.
     """
 
     keep: Mapping[str, object] = field(default_factory=dict)
@@ -102,7 +104,6 @@ class Wishes(Struct, frozen=True, kw_only=True):
     framework: str | None = None
     attends: bool = True
     on_tokens: bool = True
-    has_experts: bool = True
     optimizer: str = ""
 
     @property
@@ -129,12 +130,27 @@ class Wishes(Struct, frozen=True, kw_only=True):
     @property
     def leaves_splits(self) -> bool:
         """Whether the splits of one stage are free, layer by layer."""
-        lacking = _OF_ATTENTION if not self.attends else frozenset()
-        lacking |= _OF_EXPERTS if not self.has_experts else frozenset()
-        kept = {**_ONE_STAGE, **dict(_WITHOUT[name] for name in lacking)}
+        # networks without attention have nothing of all that
+        without = _UNSPLIT if self.attends else _WITHOUT
+        kept = {**_ONE_STAGE, **dict(_WITHOUT[name] for name in without)}
         whole = all(kept.get(name) == value for name, value in self.keep.items())
         free = self.framework is None or FRAMEWORKS[self.framework].by_layer
-        return free and whole and (_BEYOND_SPLITS | lacking).issuperset(self.forbid)
+        return free and whole and _BEYOND_SPLITS.union(without).issuperset(self.forbid)
+
+    def with_splits_left(self, setting: Setting) -> Setting:
+        """The question with layers that cannot be split in ways that are ruled out."""
+        ruled_out = [
+            dim
+            for name, dim in _UNSPLIT.items()
+            if self.attends and (name in self.forbid or _WITHOUT[name] in self.keep.items())
+        ]
+        if not ruled_out:
+            return setting
+        layers = {
+            name: replace(layer, splittable=layer.splittable - {dim(layer) for dim in ruled_out})
+            for name, layer in setting.graph.layers.items()
+        }
+        return replace(setting, graph=replace(setting.graph, layers=layers))
 
     @property
     def leaves_bubbles(self) -> bool:

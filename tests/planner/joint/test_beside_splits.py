@@ -8,7 +8,7 @@ import statistics
 from types import SimpleNamespace
 
 import pytest
-from questions import SPLITS_ALONE
+from questions import SPLITS_ALONE, small_llama
 
 import planner
 from planner.joint import answer
@@ -144,11 +144,36 @@ def test_what_a_network_without_attention_has_anyway_is_kept_in_vain(kept):
     assert other.search.lower_bound_s == alone.search.lower_bound_s
 
 
-@pytest.mark.parametrize("wish", [{"forbid": "expert"}, {"keep": "ep=1"}])
-@pytest.mark.parametrize(("model", "leaves"), [("gpt2", True), ("mixtral-8x7b", False)])
-def test_ruling_out_experts_rules_out_splits_of_networks_that_have_some(wish, model, leaves):
-    request = make_request("optimize", {"model": model, "gpus": 8, **wish})
-    assert wishes_of(request, resolve(request)).leaves_splits == leaves
+@pytest.mark.parametrize(
+    ("wish", "kinds", "dim"),
+    [
+        ({"forbid": "expert"}, {"linear", "dispatch", "combine", "glu"}, "expert"),
+        ({"keep": "ep=1"}, {"linear", "dispatch", "combine", "glu"}, "expert"),
+        ({"forbid": "context"}, {"attention"}, "sequence"),
+        ({"keep": "cp=1"}, {"attention"}, "sequence"),
+    ],
+)
+def test_ruling_out_context_and_experts_leaves_other_splits(wish, kinds, dim):
+    request = make_request("optimize", {"model": "mixtral-8x7b", "gpus": 8, **wish})
+    setting = resolve(request)
+    wishes = wishes_of(request, setting)
+    assert wishes.leaves_splits
+    left = wishes.with_splits_left(setting).graph.layers
+    for name, layer in setting.graph.layers.items():
+        some = {dim} if layer.kind in kinds else set()
+        assert left[name].splittable == layer.splittable - some
+
+
+def test_attention_is_split_otherwise_where_context_parallelism_is_ruled_out(tmp_path):
+    # no split layer by layer was searched then; two heads leave little else for four GPUs
+    sizes = {"hidden_size": 1280, "intermediate_size": 2560, "num_attention_heads": 2}
+    more = {"num_hidden_layers": 1, "vocab_size": 1024, "max_position_embeddings": 8192}
+    model = small_llama(tmp_path, **sizes, **more)
+    for forbid in (SPLITS_ALONE, f"{SPLITS_ALONE},context", "accumulation,context"):
+        plan = planner.optimize(model, gpus=4, global_batch_size=1, forbid=forbid)
+        assert plan.search.num_candidates
+        rows = [one.distribution for one in plan.layers.values() if one.kind == "attention"]
+        assert any(row.degree("sequence") > 1 for row in rows) == (forbid == SPLITS_ALONE)
 
 
 def test_an_interrupt_leaves_the_splits(monkeypatch):
