@@ -15,6 +15,7 @@ from planner.request.inputs import COMMANDS, AnyInput
 
 if TYPE_CHECKING:
     from planner.plan import Plan
+    from planner.request.strategy_tables import StrategyFile
 
 _SEVERAL = re.compile(r"\s*\d+\s*[-,].*", re.ASCII)
 
@@ -137,17 +138,53 @@ def command_line(command: str, plan: Plan, model: str, values: Mapping[str, obje
         "precision": plan.training.precision,
         "optimizer": plan.training.optimizer,
     }
-    words = ["planner", command, model]
-    # first the options with a value, then switches, then what may be repeated
+    recorded = [one for one in COMMANDS[command] if one.recorded]
+    words = ["planner", command, model, *_all_words(recorded, filled)]
+    return shlex.join(map(plain, words))
+
+
+def unsaid_by(file: StrategyFile, path: str, network: str, values: Mapping[str, object]) -> str:
+    """The command that simulates what a strategy file is of; empty where the file says it all.
+
+    Parameters
+    ----------
+    file, path
+        What it says, and where it lies.
+    network
+        The network, where the file does not name it.
+    values
+        The options that were given, and the runtime that went with them.
+    """
+    said = {"gpus", "global_batch_size", "precision", "strategy", "degree"}
+    given = dict(values)
+    if file.cluster is None:
+        given["cluster"] = values.get("cluster") or "CLUSTER"
+    else:
+        said.add("cluster")
+    rest = [
+        one
+        for one in COMMANDS["simulate"]
+        if one.part != "degrees" and one.called not in said and given.get(one.called) != one.default
+    ]
+    words = [path] if file.model is not None else [network, "--strategy", path]
+    options = _all_words(rest, given)
+    if file.model is not None and not options:
+        return ""
+    return shlex.join(map(plain, ("planner", "simulate", *words, *options)))
+
+
+def _all_words(inputs: Sequence[AnyInput], values: Mapping[str, object]) -> list[str]:
+    """Options as they are given: first those with a value, then switches, then repeated ones."""
+    words = []
     for kinds in (
         ("text", "object", "mixed", "counts", "whole", "count", "number"),
         ("switch",),
         ("texts", "shapes"),
     ):
-        for one in COMMANDS[command]:
-            if one.kind in kinds and one.option and one.recorded:
-                words += _words(one, filled.get(one.called))
-    return shlex.join(map(plain, words))
+        for one in inputs:
+            if one.kind in kinds and one.option:
+                words += _words(one, values.get(one.called))
+    return words
 
 
 def _words(one: AnyInput, value: object) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
 from planner.cli.completion import complete, complete_model
-from planner.cli.options import input_options, inputs_of
+from planner.cli.options import input_options, inputs_of, unsaid_by
 from planner.cli.screen import progress, show, write, write_output
 from planner.cli.showing import STDOUT, Shown, output_option, showing_options
 from planner.request.inputs import COMMANDS
@@ -24,12 +24,16 @@ class SimulationOutputs(Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
+    subject, values
+        What was given: the network, plan or strategy, and all options.
     output, trace, strategy
         Paths of the figures, the trace and the strategy, None where none is wanted.
     shown
         How the simulation is shown.
     """
 
+    subject: str
+    values: Mapping[str, object]
     output: str | None
     trace: str | None
     strategy: str | None
@@ -44,10 +48,7 @@ class SimulationOutputs(Struct, frozen=True, kw_only=True):
             from planner.report.trace import save_trace
 
             save_trace(found, self.trace)
-        if self.strategy is not None:
-            from planner.simulation.run import save_strategy
-
-            save_strategy(found, self.strategy)
+        again = "" if self.strategy is None else self._write_strategy(found, self.strategy)
         if self.output == STDOUT:
             return
         if self.shown.as_json:
@@ -61,13 +62,33 @@ class SimulationOutputs(Struct, frozen=True, kw_only=True):
 
             everything = self.shown.verbose
             show(lambda to: show_simulation(found, to, remedy=remedy, everything=everything))
-            self._say_what_is_written()
+            self._say_what_is_written(again)
 
-    def _say_what_is_written(self) -> None:
+    def _write_strategy(self, found: Simulation, path: str) -> str:
+        """Write the strategy, and tell what simulates it again where its file does not say all."""
+        from planner.output import write_text
+        from planner.request.setting import DEFAULT_RUNTIME
+        from planner.request.strategy_tables import format_strategy
+        from planner.simulation.written import simulated_strategy
+
+        file = simulated_strategy(found, self.subject)
+        values, runtime = dict(self.values), found.runtime.name
+        if runtime != DEFAULT_RUNTIME and values.get("servers") is None:
+            values["runtime"] = values.get("runtime") or runtime
+        own = found.subject.plan is not None and values.get("strategy") is None
+        said = unsaid_by(file, path, "MODEL" if own else self.subject, values)
+        if found.subject.plan is not None:
+            command = said or f"planner simulate {path}"
+            said = f"{command}, with the options that the plan was made with"
+        write_text(path, (f"# {said}\n\n" if said else "") + format_strategy(file))
+        return said
+
+    def _say_what_is_written(self, again: str) -> None:
+        strategy = f"strategy written to {self.strategy}"
         named = (
             (self.output, f"figures written to {self.output}"),
             (self.trace, f"trace written to {self.trace}, for ui.perfetto.dev"),
-            (self.strategy, f"strategy written to {self.strategy}"),
+            (self.strategy, f"{strategy}, which is simulated by\n  {again}" if again else strategy),
         )
         lines = [text for path, text in named if path is not None]
         if lines:
@@ -121,7 +142,14 @@ def simulate_command(
         found = simulate_request(request)
         asks = not (shown.quiet or shown.as_json or output == STDOUT)
         advice = remedy(request, found) if asks else None
-    outputs = SimulationOutputs(output=output, trace=trace, strategy=dump_strategy, shown=shown)
+    outputs = SimulationOutputs(
+        subject=subject,
+        values=values,
+        output=output,
+        trace=trace,
+        strategy=dump_strategy,
+        shown=shown,
+    )
     outputs.write(found, advice)
 
 

@@ -1,9 +1,8 @@
-"""Simulate a training step, and write down the strategy that was simulated."""
+"""Simulate a training step."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -21,17 +20,13 @@ from costmodels.simulation import (
     run_job,
 )
 from planner.errors import ConflictError
-from planner.models import load_network
-from planner.output import write_text
 from planner.request.inputs import simulating as inputs
 from planner.request.named_degrees import with_named_degrees
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.plans import made_under
 from planner.request.request import Request
-from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
-from planner.request.strategy_files import strategy_text
-from planner.request.strategy_tables import format_strategy, parse_strategy
+from planner.request.setting import DEFAULT_RUNTIME, find_runtime
 from planner.simulation.compiled import compiler_of
 from planner.simulation.garbage import uncollected
 from planner.simulation.loading import loading_notes, loading_time
@@ -287,35 +282,3 @@ def _run_step(compiler: Compiler, model: str, overlap_factor: float) -> tuple[Si
     """Run a step by a step model, and tell how many micro-batches were run."""
     counted, sharing, _ = _SIMULATIONS[model]
     return run_job(compiler, Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing))
-
-
-def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:
-    """Write the strategy that was simulated as a file that can be changed and simulated again.
-
-    A network or cluster that is not found again by its name is left out of the file: whoever
-    simulates it must give them.
-    """
-    placed = simulation.subject
-    setting = placed.setting
-    text = strategy_text(
-        placed.strategy,
-        placed.graph,
-        setting.cluster,
-        setting.gpus,
-        model=setting.model.name,
-        global_batch_size=setting.batch,
-        precision=setting.machine.training.precision,
-    )
-    file = parse_strategy(text)
-    if not _found_again(lambda: load_network(setting.model.name, None) == setting.model):
-        file = replace(file, model=None)
-    if not _found_again(lambda: find_cluster(setting.cluster.name) == setting.cluster):
-        file = replace(file, cluster=None)
-    write_text(path, format_strategy(file))
-
-
-def _found_again(alike: Callable[[], bool]) -> bool:
-    try:
-        return alike()
-    except InputError:
-        return False

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from measured_tables import measured_table
 from rich.console import Console
 
 import planner
@@ -19,6 +22,7 @@ from planner.cli.command import planner_command
 from planner.plan import Plan
 from planner.report.simulation import MAX_ROLES, show_simulation
 from planner.report.simulation_figures import main_roles
+from planner.request.request import Request
 
 QUESTION = ["alexnet", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "256"]
 PIPELINE = [
@@ -340,6 +344,46 @@ def test_the_strategy_is_written_and_simulates_to_the_same(tmp_path: Path) -> No
     first = run(*text.split())
     again = run("simulate", str(path), "-q")
     assert first.stdout.split(", ")[1] == again.stdout.split(", ")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "again"),
+    [
+        ("net.toml --cluster own.toml", ("net.toml", "own.toml"), ""),
+        ("alexnet --input-size 448", ("alexnet", "dgx-a100"), "s.toml --input-size 448"),
+        ("alexnet --fsdp --optimizer adam", None, "s.toml --runtime fsdp --optimizer adam"),
+        ("net.toml --table t.csv", ("net.toml", "dgx-a100"), "s.toml --table t.csv"),
+        ("plan.json", (None, None), "MODEL --strategy s.toml --cluster CLUSTER, with the options"),
+    ],
+)
+def test_a_written_strategy_says_what_it_is_of_and_what_to_give_again(
+    words: str,
+    says: tuple[str | None, str | None] | None,
+    again: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, of in (("models", "alexnet"), ("clusters", "lassen")):
+        own = run(kind, "--export", of, "-o", "file.toml")
+        assert own.exit_code == 0, own.output
+        text = re.sub("^name = .*", 'name = "mine"', Path("file.toml").read_text(), count=1)
+        Path("net.toml" if kind == "models" else "own.toml").write_text(text)
+    request = Request(source="alexnet", gpus=4, global_batch_size=32)
+    measured_table(Path("t.csv"), request, lambda number, work: 2.0)
+    run("evaluate", "net.toml", "--cluster", "own.toml", "--gpus", "4", "-o", "plan.json")
+    given = [*words.split(), *([] if words == "plan.json" else ["--gpus", "4"])]
+    first = simulate(*given, "--dump-strategy", "s.toml")
+    assert first.exit_code == 0, first.output
+    text = Path("s.toml").read_text()
+    found = tomllib.loads(text)
+    assert says in (None, (found.get("model"), found.get("cluster")))
+    assert text.startswith(f"# planner simulate {again}" if again else "format")
+    last = first.stdout.rstrip().rpartition("\n")[2]
+    assert last.startswith(f"  planner simulate {again}" if again else "strategy written to s.toml")
+    if words != "plan.json":
+        once = facts(*given)["step_time_s"]
+        assert facts(*(again or "s.toml").split())["step_time_s"] == pytest.approx(once)
 
 
 def test_servers_need_a_runtime_that_has_them() -> None:
