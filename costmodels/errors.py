@@ -44,10 +44,12 @@ def _shortened(text: str, most: int) -> str:
 
 
 def closest(name: str, known: Sequence[str]) -> str:
-    """A hint for an unknown name: the nearest known ones first."""
-    match = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    rest = [k for k in known if k not in match]
-    return ", ".join([*match, *rest])
+    """A hint for an unknown name: the known ones that begin so, then the nearest ones first."""
+    low = name.lower()
+    begun = [one for one in known if low and one.lower().startswith(low)]
+    match = difflib.get_close_matches(low, [one.lower() for one in known], n=3, cutoff=0.5)
+    near = [one for text in match for one in known if one.lower() == text]
+    return ", ".join(dict.fromkeys([*begun, *near, *known]))
 
 
 class InputError(ValueError):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, closest
 from costmodels.simulation.runtimes import Runtime
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
@@ -133,7 +133,7 @@ def load_runtime(name: str, **changes: object) -> Runtime:
     if name not in known:
         raise InputError.rule(
             "the runtime",
-            f"be one of {', '.join(known)}",
+            f"be one of {closest(name, list(known))}",
             f"'{name}'",
             "choose one",
         )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.errors import InputError, one_line, printable, require_between
+from costmodels.errors import InputError, closest, one_line, printable, require_between
 
 
 def test_text_loses_what_moves_a_cursor_or_turns_its_direction():
@@ -38,3 +38,17 @@ def test_figures_out_of_range_are_said_with_their_unit():
         with pytest.raises(InputError) as error:
             require_between("the size", value, (0, 1e18), "lower it", unit="B")
         assert str(error.value) == f"the size must be from 0 to 1e+18 B but is {shown}; lower it"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "first"),
+    [
+        ("lasen", ("abci", "lassen"), "lassen, abci"),
+        ("LASSEN", ("abci", "lassen"), "lassen, abci"),
+        ("conv1", ("fc", "Conv1", "conv2"), "Conv1, conv2, fc"),
+        ("v100", ("p100", "h100", "v100-16gb", "v100-32gb"), "v100-16gb, v100-32gb, p100, h100"),
+        ("", ("b", "a"), "b, a"),
+    ],
+)
+def test_the_closest_names_come_first(name, known, first):
+    assert closest(name, known) == first

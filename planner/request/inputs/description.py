@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from costmodels.errors import InputError, require_between
+from costmodels.errors import InputError, closest, require_between
 
 T = TypeVar("T")
 # Whole numbers up to here have a float of the same value.
@@ -277,6 +277,7 @@ def one_of(what: str, known: Callable[[], Sequence[str]], advice: str = "") -> R
         names = known()
         if value not in names:
             end = f"; {advice}" if advice else ""
-            raise InputError(f"{what} must be one of {', '.join(names)} but is '{value}'{end}")
+            nearest = closest(str(value), names)
+            raise InputError(f"{what} must be one of {nearest} but is '{value}'{end}")
 
     return check
