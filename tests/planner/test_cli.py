@@ -177,6 +177,14 @@ def test_scale_prints_a_line_for_each_size() -> None:
     assert "100.0 %" in result.stdout
 
 
+def test_a_size_that_is_given_twice_is_planned_once() -> None:
+    for sizes in ("4,4", "1-4,2,4,4"):
+        result = run("scale", "alexnet", "--gpus", sizes, "--cluster", "lassen", "--json")
+        found = [one["gpus"] for one in json.loads(result.stdout)["sizes"]]
+        assert found == sorted(set(found))
+        assert 4 in found
+
+
 def test_weak_scaling_keeps_the_samples_of_a_gpu() -> None:
     result = run("scale", "alexnet", "--gpus", "4,16", "--cluster", "lassen", "--json")
     facts = json.loads(result.stdout)

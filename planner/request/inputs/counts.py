@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"(\d{1,18})(?:\s*-\s*(\d{1,18}))?", re.ASCII)
 def parse_counts(
     given: str | Sequence[int], *, what: str, most: int, possible: Callable[[int], bool]
 ) -> tuple[int, ...]:
-    """The numbers that text or a sequence stands for, in their order.
+    """The numbers that text or a sequence stands for, in their order; those of text each once.
 
     Numbers on their own are taken as they are, so that the caller says what is wrong with one; of a
     range only those are taken that are possible.
@@ -55,4 +55,4 @@ def parse_counts(
             )
         # zero is nowhere possible, and for the caller to refuse
         numbers += [n for n in range(first, last + 1) if n == 0 or possible(n)]
-    return tuple(numbers)
+    return tuple(dict.fromkeys(numbers))
