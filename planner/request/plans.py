@@ -193,6 +193,9 @@ def differs_from(plan: Plan, setting: Setting) -> tuple[Difference, ...]:
             ", ".join(table.name for table in tables) or "none"
             for tables in (plan.carried.tables, setting.tables)
         )
+        texts = [sorted(one.text for one in each) for each in (plan.carried.tables, setting.tables)]
+        if then == now and len(setting.tables) > 1:
+            now = "in another order" if texts[0] == texts[1] else "others of those names"
         found.append(Difference(what="tables", then=then, now=now))
     was, is_now = structs.asdict(plan.training), structs.asdict(training)
     for name, value in was.items():

@@ -260,6 +260,16 @@ def test_a_difference_is_found_and_said_wherever_a_plan_is_used(
     measured = planner.evaluate(own_network(), gpus=4, strategy=plan, tables=[table])
     (note,) = [text for text in measured.fallbacks if "other inputs" in text]
     assert note.endswith("tables mine.csv, here another of that name")
+    (tmp_path / "other").mkdir()
+    tables = [table, own_table(tmp_path / "other")]
+    of_two = planner.evaluate(own_network(), gpus=4, tables=tables)
+    for changed, said in (
+        (tables[::-1], "in another order"),
+        ([table] * 2, "others of those names"),
+    ):
+        again = planner.evaluate(own_network(), gpus=4, strategy=of_two, tables=changed)
+        (note,) = [text for text in again.fallbacks if "other inputs" in text]
+        assert note.endswith(f"tables mine.csv, mine.csv, here {said}")
     batch = planner.simulate(plan, global_batch_size=64)
     (note,) = [text for text in batch.notes if "other inputs" in text]
     assert note.endswith("global batch 32, here 64")
