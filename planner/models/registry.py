@@ -271,8 +271,11 @@ def build(name: str, input_size: int | None = None) -> Network:
         When there is no such network, or it cannot have that input size.
     """
     if name not in BUILT_IN:
+        advice = f"use one of {closest(name, list(BUILT_IN))}"
+        if ":" in name:
+            advice = "name a module of PyTorch like my_package.my_module:build, from its folder"
         raise InputError(
             f"the network must be a built-in one or a path that ends in .toml, .json or .onnx but "
-            f"is '{name}'; use one of {closest(name, list(BUILT_IN))}"
+            f"is '{name}'; {advice}"
         )
     return BUILT_IN[name].build(name, input_size)

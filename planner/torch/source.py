@@ -134,9 +134,12 @@ def _imported(reference: str) -> object:
         except ModuleNotFoundError as error:
             if error.name is None or not place.startswith(error.name):
                 raise
+            advice = "run the command in its folder, or install it"
+            if place.endswith(".py"):
+                advice = f"leave .py out: {place.removesuffix('.py')}:{path}"
             raise InputError(
                 f"'{reference}' must name a module that can be imported but there is no "
-                f"'{error.name}'; run the command in its folder, or install it"
+                f"'{error.name}'; {advice}"
             ) from None
     for part in path.split("."):
         with own_code(f"reading '{part}' of '{reference}'"):
@@ -160,7 +163,10 @@ def _module_of(source: object, called: str) -> tuple[Any, Any]:
         return source, torch.device("cpu") if first is None else first.device
     if not callable(source):
         raise InputError.rule(
-            called, "be a torch.nn.Module or make one", f"a {type(source).__name__}", "correct it"
+            called,
+            "be a torch.nn.Module or make one",
+            f"of type {type(source).__name__}",
+            "correct it",
         )
     meta = torch.device("meta")
     with own_code(f"calling {called}"):
@@ -175,7 +181,7 @@ def _module_of(source: object, called: str) -> tuple[Any, Any]:
         raise InputError.rule(
             f"what {called} makes",
             "be a torch.nn.Module",
-            f"a {type(module).__name__}",
+            f"of type {type(module).__name__}",
             "return one",
         )
     return module, meta

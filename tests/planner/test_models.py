@@ -373,3 +373,8 @@ def test_what_no_parser_takes_is_refused(text: str) -> None:
 def test_tensors_have_a_size_that_can_be_counted() -> None:
     with pytest.raises(InputError, match="tensors must have at most"):
         build_graph(load_network("resnet18", 2**31), 1)
+
+
+def test_a_path_of_code_is_no_name_of_a_network() -> None:
+    with pytest.raises(InputError, match="name a module of PyTorch like"):
+        build("folder/code.py:Net")
