@@ -14,7 +14,9 @@ from planner.cli.showing import Shown, showing_options
 
 @click.command("verify")
 @click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
-@click.option("--ranks", default=4, show_default=True, metavar="N", help="1, 2, 4 or 8.")
+@click.option(
+    "--ranks", type=int, metavar="N", help="1, 2, 4 or 8; 4 by default, fewer where the plan has."
+)
 @click.option(
     "--module",
     default="",
@@ -31,7 +33,7 @@ from planner.cli.showing import Shown, showing_options
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Of weights and samples.")
 @showing_options("as_json")
 def verify_command(
-    plan_file: str, ranks: int, module: str, inputs: tuple[str, ...], seed: int, shown: Shown
+    plan_file: str, ranks: int | None, module: str, inputs: tuple[str, ...], seed: int, shown: Shown
 ) -> None:
     """Run a plan on a few ranks of this machine, and compare with one process.
 
@@ -47,6 +49,8 @@ def verify_command(
 
     plan = check_unedited(Plan.load(plan_file), plan_file)
     try:
+        if ranks is None:
+            ranks = next(count for count in (4, 2, 1) if count <= plan.gpus)
         found = verify_plan(plan, ranks=ranks, module=module, inputs=inputs, seed=seed)
     except RankError as error:
         click.echo(one_line(f"planner: {error}"), err=True)

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 import torch_extra
+from click.testing import CliRunner
 
 torch_extra.require("torch")
 
 import planner
 from costmodels.errors import InputError
+from planner.cli.command import planner_command
 from planner.torch.launch import launch
+from planner.torch.verify.ranks import RankError
 
 PAGE = Path(__file__).parents[3] / "docs" / "apply.md"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
@@ -106,3 +109,18 @@ def test_a_rank_that_dies_ends_the_run(folder):
     assert done.returncode == 1
     assert "a rank of 'dies.py' failed, and the others were ended" in done.stderr
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(1, 1), (2, 2), (8, 4)])
+def test_no_more_ranks_are_verified_than_a_plan_has(gpus, ranks, tmp_path, monkeypatch):
+    plan = planner.evaluate("alexnet", gpus=gpus, cluster="dgx-a100", global_batch_size=24)
+    plan.save(tmp_path / "plan.json")
+    asked: list[object] = []
+
+    def verified(plan: object, **given: object) -> object:
+        asked.append(given["ranks"])
+        raise RankError("enough")
+
+    monkeypatch.setattr("planner.torch.verify.verify.verify_plan", verified)
+    CliRunner().invoke(planner_command, ["verify", str(tmp_path / "plan.json")])
+    assert asked == [ranks]
