@@ -52,7 +52,8 @@ def passed_on(choice: Choice, once: float, message: float, *, chain: bool) -> fl
     """What a step takes at least as its micro-batches cross the borders of stages. [s]
 
     A device sends one message after the other. With all its micro-batches under way, the first
-    group begins another one when the first of them is back; several stages a group are not told.
+    group begins another one when the first of them is back; with several stages a group, that is
+    not known.
 
     Parameters
     ----------

@@ -23,6 +23,8 @@ from planner.request.by_degrees import replicas
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 
+# The schedule with all forward passes before any backward pass.
+FORWARD_FIRST = "gpipe"
 RECOMPUTATIONS = ("none", "selective", "full")
 # Samples of a replica in a micro-batch that are tried; kernels are full with fewer. [samples]
 LARGEST_MICRO_BATCH = 64
@@ -90,10 +92,15 @@ class Choice(Struct, frozen=True, kw_only=True):
         return self.schedule == "zero-bubble"
 
     @property
+    def runs_forward_first(self) -> bool:
+        """Whether all forward passes come before any backward pass."""
+        return self.schedule == FORWARD_FIRST
+
+    @property
     def flying(self) -> NDArray[np.int64]:
         """Micro-batches under way at most in each group of one stage; (groups,). [items]"""
         count, groups = self.micro_batches, np.arange(self.pp)
-        if self.schedule == "gpipe":
+        if self.runs_forward_first:
             return np.full_like(groups, count)
         return np.minimum(self.pp - groups, count)
 

@@ -14,7 +14,7 @@ from planner.joint.estimate import Estimate
 from planner.joint.ranking import MARGIN
 from planner.joint.shifted import climb
 from planner.joint.simulations import Simulations
-from planner.joint.variants import FORWARD_FIRST, forward_first
+from planner.joint.variants import forward_first
 from search.problem.deadline import Deadline
 
 # Pipelines that are looked at, the fastest in turns first, and by how much these may be slower than
@@ -92,7 +92,5 @@ def bound_of_all_orders(
     floors, deadline
         Know what no step takes less than, and until when it may be found.
     """
-    steps = (
-        seconds for one, seconds in simulations.fitting.items() if one.schedule == FORWARD_FIRST
-    )
+    steps = (seconds for one, seconds in simulations.fitting.items() if one.runs_forward_first)
     return floors.least(deadline) if min(steps, default=bound) < bound else bound

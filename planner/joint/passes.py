@@ -42,7 +42,7 @@ def staged_time(
         waits = float(groups.sum() - groups.max()) / choice.chunks
         # the first micro-batch forwards, and the last one backwards, cross all borders of stages
         return count * float(busy.max()) + waits + 2.0 * float(sends.sum())
-    if choice.schedule == "gpipe":
+    if choice.runs_forward_first:
         return sum(_one_way(choice, row[0], sends, in_turn=in_turn) for row in (forward, backward))
     # what a micro-batch takes from the first stage to each one and back, and to the last one
     ahead = np.append(0.0, (groups[:-1] + 2.0 * sends[: pp - 1]).cumsum())

@@ -13,11 +13,9 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from planner.joint.choices import Choice
+from planner.joint.choices import FORWARD_FIRST, Choice
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
-
-FORWARD_FIRST = "gpipe"
 
 
 def is_variant(choice: Choice) -> bool:

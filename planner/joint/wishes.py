@@ -12,8 +12,8 @@ from costmodels.errors import InputError, closest
 from costmodels.graph import Layer
 from costmodels.step.training import Training
 from planner.errors import ConflictError
-from planner.joint.choices import Choice, choice_of
-from planner.joint.variants import FORWARD_FIRST, forward_first, is_variant
+from planner.joint.choices import FORWARD_FIRST, Choice, choice_of
+from planner.joint.variants import forward_first, is_variant
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
 from planner.request.inputs.degrees import OFFLOADED, names_of
 from planner.request.parts import Degrees
@@ -49,7 +49,7 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "accumulation": lambda one: one.micro_batches > 1 and one.pp == 1,
     "interleaving": lambda one: one.chunks > 1,
     "zero-bubble": lambda one: one.schedule == "zero-bubble",
-    "gpipe": lambda one: one.schedule == FORWARD_FIRST,
+    "gpipe": lambda one: one.runs_forward_first,
     "all-to-all": lambda one: one.inside.cp_kind == "all-to-all",
     "sharding": lambda one: one.zero > 0,
     "hybrid": lambda one: one.shard_size > 0,
