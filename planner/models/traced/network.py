@@ -213,8 +213,8 @@ def _end(net: Translation, outputs: Sequence[TracedNode], name: str) -> None:
     values = [(one, known) for one in outputs if isinstance(known := net.known.get(one), Value)]
     if not net.rows or not values:
         raise InputError(
-            f"{name} cannot be planned: its output must depend on its inputs but does not; return "
-            "what is trained"
+            f"{name} cannot be planned: it must compute its output from its inputs but does not; "
+            "return what is trained"
         )
     _forget_unread(net, {value.layer for _, value in values})
     node, last = values[0]
