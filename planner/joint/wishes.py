@@ -245,7 +245,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
         if framework.by_layer and not self.leaves_splits:
             raise ConflictError(
                 f"--for {self.framework} plans how each layer is split, of which --keep and "
-                "--forbid say nothing but pp=1, pipeline and the like; leave them out"
+                "--forbid say nothing but pp=1, pipeline, context and the like; leave them out"
             )
 
     def _refuse(self, sentences: Iterator[str], given: str) -> None:
