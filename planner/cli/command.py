@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from typing import NoReturn
 
 import click
@@ -62,28 +61,7 @@ class Planner(click.Group):
             close = difflib.get_close_matches(args[0], names, n=1)
             guess = f"did you mean '{close[0]}'" if close else f"there are {', '.join(names)}"
             raise click.UsageError(f"there is no command '{args[0]}': {guess}", ctx)
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None and not ctx.resilient_parsing:
-            _refuse_repeated(click.Context(command, ctx, name), rest)
-        return name, command, rest
-
-
-def _refuse_repeated(ctx: click.Context, args: Sequence[str]) -> None:
-    """Refuse an option that takes one value and is given several times.
-
-    The parser would keep the last one, and a file that was to be written would be left out.
-    """
-    try:
-        _, _, order = ctx.command.make_parser(ctx).parse_args(list(args))
-    except click.UsageError:
-        return  # said where the words are parsed to be used
-    if any(one.is_eager for one in order):
-        return  # help is wanted
-    for one in dict.fromkeys(order):
-        takes_one = isinstance(one, click.Option) and not (one.multiple or one.is_flag or one.count)
-        if takes_one and order.count(one) > 1:
-            name = max(one.opts, key=len)
-            raise click.UsageError(f"{name} is given {order.count(one)} times; give it once", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(

@@ -102,16 +102,6 @@ def test_a_dash_is_standard_output(network: Path) -> None:
     assert not Path("-").exists()
 
 
-def test_what_is_given_twice_is_refused(network: Path) -> None:
-    asked = ("optimize", "net.json", *STEP)
-    refused(run(*asked, "-o", "a.json", "--output", "b.json"), "--output is given 2 times")
-    assert not Path("a.json").exists()
-    refused(run(*asked, "--gpus", "4"), "--gpus is given 2 times; give it once")
-    refused(run(*asked, "--seq-len", "64", "--input-size", "32"), "--input-size is given 2 times")
-    assert run(*asked, "--gpus", "4", "--help").exit_code == 0
-    assert run(*asked, "-q", "-q").exit_code == 0
-
-
 def test_reports_may_be_repeated(network: Path) -> None:
     both = ("--report", "r.md", "--report", "r.html")
     result = run("evaluate", "net.json", *STEP, *both)
