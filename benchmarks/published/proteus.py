@@ -102,7 +102,7 @@ def _degrees(entry: PublishedStrategy) -> Degrees:
         pp=entry.pp,
         micro_batches=entry.micro_batches,
         stage_blocks="balanced",
-        uneven_heads=entry.tp > 1,
+        uneven_heads=True,
     )
 
 

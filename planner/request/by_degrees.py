@@ -131,8 +131,6 @@ def strategy_by_degrees(
         )
     micro_batches = _micro_batches(setting, degrees, dp)
     graph = micro_graph(setting, micro_batches)
-    if degrees.uneven_heads and not is_transformer(graph):
-        raise InputError(f"{graph.name} has no attention, which --uneven-heads is of; leave it out")
 
     by_shares = None if runtime is None else runtime.stages_by_shares
 

@@ -113,26 +113,6 @@ class Degrees:
                 "--shard-size says over how many replicas --zero or --fsdp cut, but neither is "
                 "given; add one"
             )
-        self._refuse_unheeded()
-
-    def _refuse_unheeded(self) -> None:
-        """Refuse what says how something is done that is not done."""
-        around = self.cp_kind == "all-to-all"
-        for option, given, says, ways in (
-            ("--cp-kind", around, "how --cp brings queries and keys together", "--cp"),
-            ("--sequence-parallel", self.sequence_parallel, "what ranks of --tp divide", "--tp"),
-            ("--uneven-heads", self.uneven_heads and not around, "what ranks of --tp get", "--tp"),
-            (
-                "--max-in-flight",
-                self.max_in_flight is not None and self.schedule != "gpipe",
-                "how far stages of --pp run ahead",
-                "--pp",
-            ),
-        ):
-            if given and getattr(self, ways[2:]) == 1:
-                raise ConflictError(
-                    f"{option} says {says}, but {ways} is 1; raise it or leave {option} out"
-                )
 
     @property
     def asked_for(self) -> bool:

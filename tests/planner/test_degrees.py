@@ -102,12 +102,6 @@ def test_a_named_strategy_is_what_its_degrees_are():
         ("gpt2 --tp 2 --global-batch-size 100 --micro-batches 3", "8 x 3 = 24.*96 or 120"),
         ("gpt2 --axes tp,dp", "without cp, ep, pp"),
         ("gpt2 --cp-kind star", "ring, all-to-all"),
-        ("gpt2 --cp-kind all-to-all", "--cp is 1; raise it or leave --cp-kind out"),
-        ("gpt2 --sequence-parallel", "--tp is 1; raise it or leave --sequence-parallel out"),
-        ("gpt2 --uneven-heads", "--tp is 1; raise it or leave --uneven-heads out"),
-        ("resnet50 --tp 2 --uneven-heads", "has no attention"),
-        ("gpt2 --max-in-flight 2", "--pp is 1; raise it or leave --max-in-flight out"),
-        ("gpt2 --strategy fsdp:sequence_parallel", "--tp is 1"),
         ("gpt2 --shard-size 2", "--zero or --fsdp"),
         ("gpt2 --fsdp --zero 1", "--fsdp is --zero 3"),
         ("gpt2 --micro-batches 2 --micro-batch-size 2", "either"),
@@ -121,19 +115,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, said):
     assert result.exit_code != 0
     assert len(result.stderr.strip().splitlines()) == 1
     assert re.search(said, result.stderr), result.stderr
-
-
-def test_defaults_that_are_given_and_what_is_of_use_without_them_are_taken():
-    usual = {"tp": 1, "cp": 1, "cp_kind": "ring", "sequence_parallel": False, "max_in_flight": None}
-    assert planner.simulate("gpt2", degrees=Degrees(**usual), **QUESTION).fits
-    # fewer samples are kept of a schedule that runs all of them forward first
-    first = {**QUESTION, "global_batch_size": 32, "schedule": "gpipe", "micro_batches": 2}
-    least, most = (
-        planner.simulate("gpt2", max_in_flight=count, **first).peak_memory for count in (1, None)
-    )
-    assert least < most
-    # heads are dealt out over ranks of --cp, too
-    assert Degrees(cp=8, cp_kind="all-to-all", uneven_heads=True).uneven_heads
 
 
 def test_axes_take_the_levels_of_the_cluster_in_their_order():

@@ -104,8 +104,8 @@ def test_more_stages_never_take_more_each(
 ) -> None:
     net = network(4, heads, fused)
     one, two, four = (
-        peaks(net, runtime, pp, 8, pp=pp, micro_batches=8, max_in_flight=most)
-        for pp, most in ((1, None), (2, in_flight), (4, in_flight))
+        peaks(net, runtime, pp, 8, pp=pp, micro_batches=8, max_in_flight=in_flight)
+        for pp in (1, 2, 4)
     )
     assert max(two) <= max(one) * ROUNDING
     assert max(four) <= max(two) * ROUNDING
