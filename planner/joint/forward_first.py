@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
-from planner.joint.ranking import MARGIN
+from planner.joint.ranking import MARGIN, most_estimated
 from planner.joint.shifted import climb
 from planner.joint.simulations import Simulations
 from planner.joint.variants import forward_first
@@ -57,7 +57,7 @@ def _forward_first(
     Takes what `run_forward_first` takes.
     """
     estimates, rival = simulations.estimates, simulations.rival
-    capacity = simulations.setting.cluster.device.memory
+    most = most_estimated(estimates)
     turns = {one.choice: simulations.misjudged.expected(one) for one in ranked}
     turns |= simulations.fitting
     found: dict[Choice, tuple[float, Estimate]] = {}
@@ -73,7 +73,7 @@ def _forward_first(
             continue
         # in turns or not, estimates are as far off
         gained = (one := estimates.of(other)).seconds / estimates.of(choice).seconds
-        if seconds * gained < rival * (1.0 + MARGIN) and one.memory <= capacity:
+        if seconds * gained < rival * (1.0 + MARGIN) and one.memory <= most:
             found[other] = seconds * gained, one
     return [one for _, one in sorted(found.values(), key=lambda row: row[0])]
 

@@ -14,9 +14,9 @@ from msgspec import Struct
 from costmodels.strategy import BatchShare
 from costmodels.units import format_bytes, format_items, format_seconds
 from planner.plan import Plan, given_solver
-from planner.report.parallelism import gradient_buckets
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
 from planner.request.usual_strategies import STRATEGIES
+from planner.simulation.run import gradient_buckets
 
 # Ratios from this on are said as times, smaller ones in per cent.
 IN_TIMES = 1.1

@@ -10,8 +10,6 @@ import math
 
 from planner.plan import LayerPlan, Plan
 from planner.report.runs import main_split
-from planner.request.plans import made_under
-from planner.simulation.run import plan_runtime
 
 # Dims whose split is tensor parallelism.
 _TENSOR = frozenset({"filter", "channel", "head"})
@@ -84,9 +82,3 @@ def _as_asked(positions: int, features: int, context: int, tensor: int, *, cut: 
     if cut:
         return positions == context and features == tensor
     return features in (1, tensor) and positions in (context, context * tensor)
-
-
-def gradient_buckets(plan: Plan) -> float | None:
-    """Size of the buckets in which gradients travel, None where each unit of layers has one. [B]"""
-    runtime = plan_runtime(made_under(plan), plan.training.bucket_bytes)
-    return runtime.bucket or runtime.fusion

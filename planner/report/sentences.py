@@ -6,7 +6,8 @@ from costmodels.units import format_bytes, format_items, format_seconds
 from planner.notes import words
 from planner.plan import Plan
 from planner.report import figures
-from planner.report.parallelism import gradient_buckets, split_words
+from planner.report.parallelism import split_words
+from planner.simulation.run import gradient_buckets
 from search.problem.notes import Note
 
 SCHEDULES = {

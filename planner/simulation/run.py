@@ -20,6 +20,7 @@ from costmodels.simulation import (
     run_job,
 )
 from planner.errors import ConflictError
+from planner.plan import Plan
 from planner.request.inputs import simulating as inputs
 from planner.request.named_degrees import with_named_degrees
 from planner.request.parts import Loading
@@ -201,6 +202,12 @@ def _bucketed(runtime: Runtime, num_bytes: float) -> Runtime:
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
     """A runtime with the bucket size that a plan was tuned to, if its buckets can be tuned."""
     return replace(runtime, bucket=bucket_bytes) if runtime.tunable else runtime
+
+
+def gradient_buckets(plan: Plan) -> float | None:
+    """Size of the buckets in which gradients travel, None where each unit of layers has one. [B]"""
+    runtime = plan_runtime(made_under(plan), plan.training.bucket_bytes)
+    return runtime.bucket or runtime.fusion
 
 
 def simulate_placed(
