@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from questions import SPLITS_ALONE
@@ -126,3 +128,20 @@ def test_plans_hold_what_both_users_need():
                 ways *= degree
         assert total >= TABLE / ways * (1 - 1e-9)
     assert plan.search.lower_bound_s <= plan.step_time_s
+
+
+def test_users_of_one_weight_move_together(tmp_path):
+    """Embedding and head are split alike, which moves of either of them alone do not lead to."""
+    fields = {"model_type": "gpt2", "n_embd": 512, "n_layer": 3, "n_head": 8, "n_positions": 512}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields | {"vocab_size": 50257}))
+    question = {"cluster": "aws-p3.2xlarge", "gpus": 16, "global_batch_size": 32}
+    plan = planner.optimize(str(path), forbid=SPLITS_ALONE, **question)
+    assert plan.step_time_s < 0.135, "142 ms where each moves alone"
+
+
+@pytest.mark.slow
+def test_more_candidates_of_users_of_one_weight_give_no_slower_plan():
+    question = {"cluster": "abci", "gpus": 64, "global_batch_size": 64}
+    free, wider = (planner.optimize("gpt2", cap=cap, **question) for cap in (None, 400))
+    assert wider.step_time_s <= 1.006 * free.step_time_s, "7 % slower where each moves alone"

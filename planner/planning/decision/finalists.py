@@ -9,6 +9,7 @@ are among them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +27,8 @@ Ints = NDArray[np.int64]
 NUM_PATTERNS = 16
 # The same of those that leave devices without work of their own. [items]
 NUM_IDLE_PATTERNS = 6
+# Weights whose users are moved together: the largest, of which most networks share one. [items]
+MOST_SHARED = 2
 
 
 def _layer_time(space: LayerSpace) -> Floats:
@@ -60,6 +63,7 @@ class Patterns:
         # what each layer takes by itself, by candidate [s]
         self.layer_times = [times[key] for key in self.space_of]
         self.known_best: dict[int, Ints] = {}
+        self.has_weights = [layer.parameters > 0 for layer in formulation.layers]
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         self.edges = [(index[e.source], index[e.target]) for e in formulation.edges]
         self.into: list[list[tuple[int, Floats]]] = [[] for _ in formulation.layers]
@@ -69,6 +73,12 @@ class Patterns:
             if id(times_of) not in shuffles:
                 shuffles[id(times_of)] = times_of.forward + times_of.backward
             self.into[index[edge.target]].append((index[edge.source], shuffles[id(times_of)]))
+        # what each user of another layer's weight adds, by candidate of the owner and its own [s]
+        self.users: dict[int, dict[int, Floats]] = {}
+        for pair in formulation.shared_costs(COUNTED_ALL_REDUCE):
+            self.users.setdefault(pair.source, {})[pair.target] = pair.matrix
+        largest = sorted(self.users, key=lambda i: -formulation.layers[i].parameters)
+        self.most_shared = largest[:MOST_SHARED]
 
     def changes(self, choices: Choices) -> int:
         """How often neighbours are split unlike: the measure of how simple a plan is. [items]"""
@@ -202,11 +212,56 @@ class Patterns:
         rows = rows.copy()
         patterns = self.of_layer[layer][rows[:, layer]]
         for i in range(layer + 1, rows.shape[1]):
-            if self.formulation.layers[i].parameters > 0:
+            if self.has_weights[i]:
                 break
             best = self.best_of(i)[patterns]
             rows[:, i] = np.where(best >= 0, best, rows[:, i])
         return rows
+
+    def with_users_moved(self, choices: Choices) -> Ints:
+        """The assignment with all users of one weight under other candidates, for each weight.
+
+        Under each candidate of the owner, or of the user that takes longest, the others go where
+        that costs least. With those two go the layers behind that have no weights, or stay;
+        (assignments, layers).
+        """
+        rows = [np.zeros((0, len(choices)), dtype=np.int64)]
+        for owner in self.most_shared:
+            users = self.users[owner]
+            several = {owner, *users}
+            alone = {i: self._beside_others(choices, i, several) for i in several}
+            # by candidate of the owner, and of one user
+            pairs = {i: alone[owner][:, None] + more + alone[i] for i, more in users.items()}
+            longest = max(users, key=lambda i: (self.layer_times[i].min(), -i))
+            mine, theirs = pairs[longest].shape
+            moved = np.repeat(np.array(choices)[None], mine + theirs, axis=0)
+            moved[:, owner] = np.append(np.arange(mine), pairs[longest].argmin(axis=0))
+            for i, costs in pairs.items():
+                moved[:, i] = costs[moved[:, owner]].argmin(axis=1)
+            moved[mine:, longest] = np.arange(theirs)
+            rows += [moved, moved := self.followed(moved, owner), self.followed(moved, longest)]
+        return np.concatenate(rows)
+
+    def _beside_others(self, choices: Choices, layer: int, apart: Collection[int]) -> Floats:
+        """What a layer takes by candidate, with its shuffles from and to others as they are. [s]
+
+        Parameters
+        ----------
+        choices
+            The assignment.
+        layer
+            Number of the layer.
+        apart
+            Layers that move as well, with which it has no shuffles.
+        """
+        seconds = self.layer_times[layer].copy()
+        for source, times in self.into[layer]:
+            seconds += 0.0 if source in apart else times[choices[source]]
+        for target, into in enumerate(self.into):
+            for source, times in into:
+                if source == layer and target not in apart and self.has_weights[target]:
+                    seconds += times[:, choices[target]]
+        return seconds
 
     def replicated(self, choices: Choices) -> float:
         """Part of the computation that is done more than once."""

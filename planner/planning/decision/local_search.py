@@ -142,6 +142,7 @@ def _moves_from(current: Ints, donors: Ints, patterns: Patterns) -> Ints:
             _layer_moves(current, patterns),
             np.array(patterns.with_borders_moved(_tuple(current), FURTHEST), dtype=np.int64),
             patterns.with_another_split(_tuple(current)),
+            patterns.with_users_moved(_tuple(current)),
         ]
     )
     found: Ints = moves[(moves != current).any(axis=1)]
