@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 from questions import small_llama
 
 import planner
@@ -219,6 +220,55 @@ def test_torchtitan_has_no_zero_bubbles_of_one_stage_a_group(tmp_path):
     plan = evaluated("gpt2", "megatron:pp=2,schedule=zero-bubble", global_batch_size=16)
     _, cannot = files(plan, "torchtitan", tmp_path)
     assert cannot == ("the schedule zero-bubble: torchtitan runs gpipe or 1f1b or interleaved",)
+
+
+def test_state_cut_over_some_of_the_replicas_is_written_for_megatron(plans, tmp_path):
+    """It was written as cut over all of them, without a word."""
+    text, _ = files(plans["zero1"], "megatron", tmp_path)
+    assert "instances" not in text["arguments.txt"]
+    layers = {
+        name: structs.replace(layer, shard_size=2 if layer.sharded else None)
+        for name, layer in plans["zero1"].layers.items()
+    }
+    some = dataclasses.replace(plans["zero1"], layers=layers)
+    text, cannot = files(some, "megatron", tmp_path)
+    assert "--num-distributed-optimizer-instances 4" in text["arguments.txt"].splitlines()
+    assert not any("replicas" in sentence for sentence in cannot)
+
+
+def test_what_no_schedule_of_a_framework_has_is_said(plans, tmp_path):
+    plan = plans["pp"]
+    first, last = plan.stages
+    moved = (*first.layers, *last.layers[:2]), last.layers[2:]
+    stages = tuple(
+        structs.replace(stage, layers=layers)
+        for stage, layers in zip(plan.stages, moved, strict=True)
+    )
+    schedule = structs.replace(plan.schedule, max_in_flight=2)
+    edited = dataclasses.replace(plan, stages=stages, schedule=schedule)
+    for framework in ("torchtitan", "megatron"):
+        _, cannot = files(edited, framework, tmp_path)
+        assert any(one.startswith("stages that begin within a block: each of 6") for one in cannot)
+        assert any(one.startswith("at most 2 micro-batches in flight") for one in cannot)
+
+
+def test_options_that_frameworks_do_not_have_by_themselves_are_left_to_set(plans, tmp_path):
+    """A plan was tuned to buckets of 10 MiB, and NOTES.md said nothing of them."""
+    training = plans["data"].training
+    buckets = training.bucket_bytes
+    assert buckets != 2.0**20
+    tuned = structs.replace(
+        training, bucket_bytes=2.0**20, all_reduce="ring", execution="compiled", precision="tf32"
+    )
+    plan = dataclasses.replace(plans["data"], training=tuned)
+    for framework in WRITERS:
+        notes = files(plan, framework, tmp_path)[0]["NOTES.md"]
+        said = ("gradient buckets: 1 MiB", "all-reduce algorithm: ring", "execution: compiled")
+        assert all(f"- {words}\n" in notes for words in (*said, "precision: tf32")), framework
+        usual = structs.replace(training, bucket_bytes=25 * 2.0**20)
+        plain = dataclasses.replace(plan, training=usual)
+        notes = files(plain, framework, tmp_path)[0]["NOTES.md"]
+        assert not any(words.partition(":")[0] in notes for words in said), framework
 
 
 def test_gradients_leave_meanwhile_where_the_runtime_does_so(plans, tmp_path):

@@ -9,13 +9,15 @@ from types import MappingProxyType
 
 from costmodels.errors import InputError
 from costmodels.strategy.blocks import is_stack_on_tokens
-from costmodels.units import format_items
+from costmodels.units import format_bytes, format_items
 from planner.output import Output, check_outputs, write_text
 from planner.plan import Plan
 from planner.report.frameworks.code import fsdp2, jax
 from planner.report.frameworks.settings import accelerate, deepspeed, megatron, torchtitan
 from planner.report.sentences import stage_of_zero
 from planner.request.frameworks import FRAMEWORKS
+from planner.request.inputs.question import ALL_REDUCE, EXECUTION
+from planner.request.plans import made_under
 from planner.request.setting import DEFAULT_RUNTIME
 
 WRITERS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]]] = (
@@ -118,11 +120,24 @@ def _left_to_set(plan: Plan, framework: str) -> Iterator[str]:
         yield f"length of sequences: {plan.input_shape['sequence']:,}"
     if "optimizer" not in said:
         yield f"optimizer: {plan.training.optimizer}"
-    if "precision" not in said:
+    # of that no file says more than of fp32
+    if "precision" not in said or plan.training.precision == "tf32":
         yield f"precision: {plan.training.precision}"
+    yield from _options_to_set(plan)
     kinds = {name: layer.kind for name, layer in plan.layers.items()}
     if "network" in said and not is_stack_on_tokens(kinds):
         yield f"network: the scripts of {framework} train stacks of blocks on tokens, not this one"
+
+
+def _options_to_set(plan: Plan) -> Iterator[str]:
+    """Options of a step that are others than those which frameworks have by themselves."""
+    training, runtime = plan.training, made_under(plan)
+    if runtime.tunable and training.bucket_bytes != runtime.bucket:
+        yield f"gradient buckets: {format_bytes(training.bucket_bytes)}"
+    if training.all_reduce != ALL_REDUCE.usual:
+        yield f"all-reduce algorithm: {training.all_reduce}"
+    if training.execution != EXECUTION.usual:
+        yield f"execution: {training.execution}"
 
 
 def _uneven_hosts(plan: Plan) -> Iterator[str]:

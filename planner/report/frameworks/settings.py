@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from costmodels.units import format_items
 from planner.models.files import toml_rows
 from planner.plan import Plan
 from planner.report.frameworks.uniform import (
@@ -31,7 +33,26 @@ _REDUCED = ("bf16", "fp16")
 
 def _left_out(plan: Plan, of: UniformDegrees, framework: str) -> tuple[str, ...]:
     """What of a plan one degree for each kind, and the framework, do not say."""
-    return (*of.others, *_uneven(plan, of), *FRAMEWORKS[framework].lacks(way_of_plan(plan, of)))
+    lacks = FRAMEWORKS[framework].lacks(way_of_plan(plan, of))
+    return (*of.others, *_uneven(plan, of), *_of_stages(plan), *lacks)
+
+
+def _of_stages(plan: Plan) -> Iterator[str]:
+    """What of stages no framework is told."""
+    stages = blocks_of_stages(plan)
+    times = Counter(block for blocks in stages for block in blocks)
+    cut = [str(block) for block, count in times.items() if count > 1]
+    if cut:
+        yield (
+            f"stages that begin within a block: each of {', '.join(cut)} is written to all the "
+            "stages that have a part of it"
+        )
+    most = plan.schedule.max_in_flight
+    if most is not None and len(plan.stages) > 1:
+        yield (
+            f"at most {format_items(most, 'micro-batch')} in flight: the schedules of frameworks "
+            "have limits of their own"
+        )
 
 
 def _uneven(plan: Plan, of: UniformDegrees) -> Iterator[str]:
@@ -111,6 +132,8 @@ def megatron(plan: Plan) -> Written:
     switches += ["use-distributed-optimizer"] if of.zero else []
     # what the usual runtimes do, and not the one that is called after it
     switches += ["overlap-grad-reduce"] if plan.runtime != "megatron" else []
+    if of.zero and (ranks := of.dp * of.cp) % of.shard_size == 0 and ranks > of.shard_size:
+        rows.append(("num-distributed-optimizer-instances", ranks // of.shard_size))
     if of.recompute in ("selective", "full"):
         rows.append(("recompute-granularity", of.recompute))
     if of.recompute == "full":
