@@ -99,15 +99,34 @@ def _shape_of_input(
             continue
         known = wanted or symbols.get(extent) or (SAMPLES if place == 0 else None)
         if known is None:
-            raise InputError.rule(called, "have known extents", written, _ADVICE)
+            raise InputError.rule(
+                called, "have known extents", written, _shape_advice(value.name, dims)
+            )
         if extent and symbols.setdefault(extent, known) != known:
             raise InputError.rule(
                 called, f"have {symbols[extent]} as {clean(extent)}", known, "correct --input"
             )
         found.append(known)
     if any(extent < 1 for extent in found):
-        raise InputError.rule(called, "have extents of at least 1", found, _ADVICE)
+        advice = "export it again" if given is None else "correct --input"
+        raise InputError.rule(called, "have extents of at least 1", found, advice)
     return tuple(found)
+
+
+def _shape_advice(name: str, dims: Sequence[int | str]) -> str:
+    """What to give for an input with open extents: as many numbers as it has.
+
+    Parameters
+    ----------
+    name, dims
+        The input, and its extents: a number, or text where it is open.
+    """
+    usual = 224 if len(dims) > 3 else 128
+    rest = (usual if isinstance(extent, str) else extent for extent in dims[1:])
+    samples = 8 if isinstance(dims[0], str) else dims[0]
+    shape = ",".join(map(str, (samples, *rest)))
+    by_name = name.isascii() and name.isidentifier()
+    return f"give --input {name}={shape}" if by_name else f"give --input {shape}"
 
 
 def _given_shapes(inputs: object, names: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -273,6 +273,24 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "dims", "advice"),
+    [
+        ("x", ["n", 3, "h", "w"], "give --input x=8,3,224,224"),
+        ("x", [4, "t", 64], "give --input x=4,128,64"),
+        ("input ids", ["n", "t"], "give --input 8,128"),
+        ("x", ["n", 0], "export it again"),
+    ],
+)
+def test_what_to_give_has_as_many_numbers_as_the_input(name, dims, advice, tmp_path):
+    """Four numbers were advised for inputs of three, and of ones that no option mends."""
+    given = [helper.make_tensor_value_info(name, 1, dims)]
+    model = graph_of([helper.make_node("Relu", [name], ["y"])], inputs=given)
+    with pytest.raises(InputError) as error:
+        network_of_onnx(saved(model, tmp_path), None)
+    assert str(error.value).endswith(f"; {advice}")
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_planned_is_said_in_one_sentence(case, tmp_path):
     model, words = BAD[case]
