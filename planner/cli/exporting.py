@@ -8,6 +8,14 @@ from planner.cli.completion import complete
 from planner.cli.screen import write
 
 
+def _framework_of(_: click.Context, __: click.Parameter, name: str) -> str:
+    """The name of a framework, which is refused before anything that is missing besides."""
+    from planner.report.frameworks import require_framework
+
+    require_framework(name)
+    return name
+
+
 @click.command("export")
 @click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
 @click.option(
@@ -15,6 +23,7 @@ from planner.cli.screen import write
     "framework",
     required=True,
     metavar="NAME",
+    callback=_framework_of,
     help="torchtitan, megatron, deepspeed, accelerate, fsdp2 or jax.",
 )
 @click.option("-o", "--output", "folder", required=True, metavar="FOLDER", help="Where to.")

@@ -375,6 +375,12 @@ def test_pipelines_are_no_single_mesh(plans, tmp_path):
             export_plan(plans["pp"], framework, tmp_path)
 
 
+def test_an_unknown_framework_is_said_before_a_folder_is_asked_for():
+    result = CliRunner().invoke(planner_command, ["export", "plan.json", "--to", "bogus"])
+    assert result.exit_code == 2
+    assert "must be one of torchtitan, megatron" in result.stderr
+
+
 def test_the_command_writes_files_and_says_what_they_do_not(plans, tmp_path):
     path = tmp_path / "plan.json"
     plans["mixed"].save(path)

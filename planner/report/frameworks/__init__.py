@@ -47,6 +47,13 @@ SAID: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
+def require_framework(name: str) -> None:
+    """Refuse the name of a framework that no files are written for."""
+    if name not in WRITERS:
+        rule = f"be one of {', '.join(WRITERS)}"
+        raise InputError.rule("the framework (--to)", rule, f"'{name}'", "choose one")
+
+
 def export_plan(
     plan: Plan, framework: str, folder: str | os.PathLike[str], inputs: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -69,9 +76,7 @@ def export_plan(
         When there is no such framework, the folder cannot be written to, or a pipeline cannot be
         said by one mesh.
     """
-    if framework not in WRITERS:
-        rule = f"be one of {', '.join(WRITERS)}"
-        raise InputError.rule("the framework (--to)", rule, f"'{framework}'", "choose one")
+    require_framework(framework)
     if plan.num_groups > 1 and FRAMEWORKS[framework].by_layer:
         raise InputError(
             f"{framework} is written for plans of one stage but this has {plan.num_groups} groups "
