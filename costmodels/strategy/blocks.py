@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.cut import cut_evenly, cut_graph
+from costmodels.units import format_items
 
 
 def is_transformer(graph: Graph) -> bool:
@@ -119,8 +120,9 @@ def cut_stages(
     if not isinstance(blocks, str):
         if len(blocks) != parts or sum(blocks) != count or 0 in blocks[:-1]:
             raise InputError(
-                f"the {count} blocks of {graph.name} must be dealt out to {parts} stages, each but "
-                f"the last with one or more, but are {', '.join(map(str, blocks))}; correct them"
+                f"the {count} blocks of {graph.name} must be dealt out to "
+                f"{format_items(parts, 'stage')}, each but the last with one or more, but "
+                f"are {', '.join(map(str, blocks))}; correct them"
             )
         return _by_blocks(graph, blocks)
     if blocks == "equal" and count:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_items, format_seconds
 from planner.notes import words
 from planner.report import figures
 from planner.report.console import (
@@ -29,6 +29,7 @@ from planner.report.simulation_figures import (
 
 if TYPE_CHECKING:
     from costmodels.simulation.measure import RoleUse, SimulatedStep
+    from costmodels.strategy import Strategy
     from planner.simulation.result import Simulation
 
 # More roles than this are listed as the first, the last and the worst ones only.
@@ -101,6 +102,13 @@ def _show_left_out(console: Console, shown: int, simulated: SimulatedStep) -> No
         show_sentence(console, f"{text}and hold the most; -v lists all", "dim")
 
 
+def _pipeline_words(strategy: Strategy) -> str:
+    """Stages and their schedule, where it matters: one stage may do all forward passes first."""
+    stages, schedule = len(strategy.stages), strategy.schedule
+    ordered = stages > 1 or (schedule.micro_batches > 1 and schedule.kind != "1f1b")
+    return f", {format_items(stages, 'stage')} by {schedule.kind}" if ordered else ""
+
+
 def _show_subject(simulation: Simulation, console: Console) -> None:
     subject = simulation.subject
     setting, schedule = subject.setting, subject.strategy.schedule
@@ -112,9 +120,8 @@ def _show_subject(simulation: Simulation, console: Console) -> None:
         console,
         f"global batch {setting.batch:,} of {shape}, {training.precision}, {training.optimizer}",
     )
-    stages, parts = len(subject.strategy.stages), schedule.micro_batches
-    pipeline = f", {stages} stages by {schedule.kind}" if stages > 1 else ""
-    shares = subject.strategy.shares
+    pipeline = _pipeline_words(subject.strategy)
+    parts, shares = schedule.micro_batches, subject.strategy.shares
     if shares:
         pipeline += f", samples {figures.shares_words(shares)}"
     elif parts > 1:

@@ -54,6 +54,17 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_the_schedule_of_one_stage_is_told_where_it_is_not_the_usual_one() -> None:
+    """One that does all forward passes first holds twice as much, and nothing told it apart."""
+    small = ("gpt2", "--gpus", "1", "--global-batch-size", "4", "--seq-len", "64")
+    for options, words in (
+        (("--micro-batches", "2", "--schedule", "gpipe"), ", 1 stage by gpipe, 2 micro-batches\n"),
+        (("--micro-batches", "2"), "pp 1, 2 micro-batches\n"),
+        (("--micro-batches", "1", "--schedule", "gpipe"), "pp 1\n"),
+    ):
+        assert words in simulate(*small, *options).output
+
+
 def test_a_pipeline_shows_every_section() -> None:
     result = simulate(*PIPELINE)
     assert result.exit_code == 0, result.output
