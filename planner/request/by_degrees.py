@@ -50,6 +50,12 @@ def graph_of(setting: Setting, strategy: Strategy) -> Graph:
     shares = strategy.shares
     if not shares:
         return micro_graph(setting, strategy.schedule.micro_batches)
+    total = sum(one.batch for one in shares)
+    if total != setting.batch:
+        raise InputError(
+            f"the {total:,} samples that the plan shares out unevenly must be the global batch but "
+            f"that is {setting.batch:,}; plan again for it"
+        )
     replicas_, most = sum(one.replicas for one in shares), max(one.samples for one in shares)
     return training_graph(setting.model, replicas_ * most, setting.machine.training)
 

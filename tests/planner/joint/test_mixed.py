@@ -277,6 +277,11 @@ def test_more_samples_go_to_faster_devices(tmp_path):
     fast, slow = (share.micro_batches * share.samples for share in plan.shares)
     assert fast > 1.5 * slow
     assert planner.simulate(plan).step_time == pytest.approx(plan.step_time_s, rel=1e-9)
+    # the time of 768 samples was told for 256
+    with pytest.raises(
+        InputError, match=r"768 samples .* global batch but that is 256; plan again"
+    ):
+        planner.simulate(plan, global_batch_size=256)
 
 
 def test_slow_hosts_may_be_left_idle(tmp_path):
