@@ -28,7 +28,7 @@ def verification_lines(found: Verification) -> Iterator[str]:
     for text, count in found.exercised.items():
         yield f"  {count:4} x {text}"
     for text in found.left_out:
-        yield f"  no room for a split of {text}"
+        yield f"  not run: a split of {text}"
     yield ""
     apart = max(row[0] for row in found.gradients)
     largest = max(row[1] for row in found.gradients)

@@ -52,7 +52,7 @@ class Verification(Struct, frozen=True, kw_only=True):
     exercised
         Kinds of splits that were run, each with the number of layers.
     left_out
-        Splits of the plan for which there was no room.
+        Splits of the plan that were not run, since there was no room for most of them.
     losses, gradients
         Largest difference of each step, and with it the largest gradient.
     weights

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Network, build_graph
+from costmodels.graph import DIMS, Graph, Network, build_graph
 from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
 from costmodels.strategy.blocks import block_of
 from planner.plan import Plan
@@ -71,7 +71,8 @@ def outline_of(plan: Plan, ranks: int) -> Outline:
         inner = plan.gpus // groups
         kept = 2 if groups > 1 and (ranks > 2 or inner == 1) else 1
         groups = min(groups, kept)
-    chunks = len(strategy.stages) // len(strategy.groups)
+    # one group has no others to take turns with
+    chunks = len(strategy.stages) // len(strategy.groups) if groups > 1 else 1
     stages = groups * (min(chunks, 2) if ranks < plan.gpus else chunks)
     shape = fewer_ranks(strategy.stages[0].shape, ranks // groups)
     stage_of = {
@@ -182,6 +183,27 @@ def small_plan(
         sharding=shard_plan(graph, strategy, plan.level_names),
     )
     return found, graph
+
+
+def not_kept(plan: Plan, small: Plan) -> Iterator[str]:
+    """Splits of a plan that none in small has: those of layers, the stages and uneven shares."""
+    kinds = {layer.kind for layer in small.layers.values()}
+    wanted, kept = (
+        {
+            (layer.kind, dim)
+            for layer in each.layers.values()
+            for dim in layer.degrees
+            if layer.distribution.degree(dim) > 1
+        }
+        for each in (plan, small)
+    )
+    for kind, dim in sorted(wanted - kept, key=lambda row: (row[0], DIMS.index(row[1]))):
+        if kind in kinds:
+            yield f"{kind} by {dim}"
+    if plan.num_groups > small.num_groups == 1:
+        yield f"layers into {plan.num_groups} groups of stages"
+    if plan.shares:
+        yield "samples into uneven shares"
 
 
 def _strategy(

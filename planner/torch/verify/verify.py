@@ -26,6 +26,7 @@ from planner.torch.verify.scaled import (
     smaller_images,
     smaller_networks,
 )
+from planner.torch.verify.staged import not_kept
 from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _verify_transformer(
         batch=task.plan.global_batch_size,
         image=task.plan.input_shape,
         exercised=Counter(f"{layer.kind}: {layer.distribution}" for layer in layers),
-        left_out=(),
+        left_out=tuple(not_kept(plan, task.plan)),
         differences=tuple(
             SizeDifference(
                 place=" -> ".join(task.names.get(name, name) for name in key[0].split(" -> ")),

@@ -17,6 +17,7 @@ from costmodels.cluster import load_cluster
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from planner.torch.verify.ranks import on_ranks
+from planner.torch.verify.staged import not_kept
 from planner.torch.verify.transformers import (
     transformer_charges,
     transformer_training,
@@ -168,6 +169,17 @@ def test_larger_plans_keep_their_kinds_of_splits_on_fewer_ranks():
     assert len(task.plan.stages) == 2
     assert task.plan.layers["layers.0.attn.qkv.query"].distribution.degree("filter") == 2
     assert task.plan.layers["layers.0.attn.qkv.query"].distribution.degree("sample") == 2
+
+
+def test_stages_of_one_group_are_one_and_said_not_to_be_run():
+    """Two stages that took turns on one group failed at an axis of the mesh that was not there."""
+    plan = evaluate("gpt2", "megatron:tp=2,pp=2,schedule=interleaved,chunks=2,micro_batches=2", 8)
+    task = transformer_training(plan, 2)
+    assert (task.plan.num_groups, len(task.plan.stages)) == (1, 1)
+    assert list(not_kept(plan, plan)) == []
+    said = list(not_kept(plan, task.plan))
+    assert said[-1] == "layers into 2 groups of stages"
+    assert "linear by filter" in said or "linear by sample" in said
 
 
 def test_plans_of_other_modules_and_unknown_ones_are_refused():
