@@ -22,8 +22,9 @@ from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
 from planner.joint.exchange_bounds import (
+    after_first,
     gathered_after,
-    gathers,
+    passes_beside_exchanges,
     passes_in_turn,
     reductions,
     slowed_by_gathers,
@@ -95,7 +96,9 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         sizes = shard_sizes(choice, inside, self.estimates.exchanges)
         return [choice, *(replace(choice, shard_size=size) for size in sizes)]
 
-    def of(self, choice: Choice, *, fitting: bool = True, alone: bool = False) -> float:
+    def of(
+        self, choice: Choice, *, fitting: bool = True, alone: bool = False, may_wait: bool = False
+    ) -> float:
         """What no step of a choice takes less than, of those that fit +inf where none does. [s]
 
         Parameters
@@ -106,6 +109,8 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             Whether those that do not fit do not matter.
         alone
             Whether its weights are cut as it says, and not over fewer ranks.
+        may_wait
+            Whether the bound is to hold with some of it in the memory of the hosts, too.
         """
         insides = self.estimates.insides(choice.zero)
         inside = insides.of(choice.inside, choice.samples)
@@ -114,11 +119,20 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             return math.inf
         if alone:
             return self._least(choice, inside, [choice])
+        if may_wait:
+            return self._least(choice, inside, self.shards(choice), may_wait=True)
         if choice not in self.known:
             self.known[choice] = self._least(choice, inside, self.shards(choice))
         return self.known[choice]
 
-    def _least(self, choice: Choice, inside: MicroBatch, ways: Sequence[Choice]) -> float:
+    def _least(
+        self,
+        choice: Choice,
+        inside: MicroBatch,
+        ways: Sequence[Choice],
+        *,
+        may_wait: bool = False,
+    ) -> float:
         """As `of`, whether it fits or not.
 
         Parameters
@@ -127,6 +141,8 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             The choice, and what a micro-batch of it costs.
         ways
             Those that cut its weights over as many ranks as matter.
+        may_wait
+            As of `of`.
         """
         slowed, more = min(slowed_by_gathers(self.estimates, way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
@@ -138,17 +154,22 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         total, in_turn = inside.total_spent(filled=choice.fills_bubbles) + more, self.floors.chain
         message = least_message(self.estimates, choice, self._kept(choice))
         tied = tied_message(self.estimates, choice, self._kept(choice))
+        # stages in series are through with the first layer last, and its gradient is left then
+        in_series = in_turn or pp == 1
+        on_hosts = may_wait or bool(choice.offload)
+        ends = (after_first(self.estimates, way, inside, on_hosts=on_hosts) for way in ways)
+        rest = tied + min(ends) * in_series
         if choice.fills_bubbles:
-            chain, last = self._filled(choice, inside, message), inside.total_apart
+            chain, last = self._filled(choice, inside, message, rest), inside.total_apart
         else:
             chain = pipelined(total, pp, choice.chunks, count, chain=in_turn, message=message)
             last = total - inside.total_least_forward
-            chain += tied * (in_turn and choice.chunks == 1)
+            chain += rest * in_series * (choice.chunks == 1)
         if choice.chunks > 1:
-            rest = interleaved(self.estimates, choice, inside, message, chain=in_turn)
-            chain = max(chain, rest)
-        updates = self._updates(choice, inside)
-        after = updates + gathered_after(self.estimates, choice, inside)
+            series = interleaved(self.estimates, choice, inside, message, chain=in_turn)
+            chain = max(chain, series + rest * in_series)
+        updates = 0.0 if may_wait else self._updates(choice, inside)
+        after = 0.0 if may_wait else updates + gathered_after(self.estimates, choice, inside)
         found = max(chain, (count * total + after) / pp)
         # no gradient travels before its last pass that makes any, of several stages before all
         # forward passes and all but so many backward passes
@@ -163,10 +184,9 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         if choice.offload:
             found = max(found, self._of_hosts(choice, inside) / pp)
         once = float(inside.least_before.sum()) if choice.fills_bubbles else total
-        found = max(found + slowed, passed_on(choice, once, message, chain=in_turn) + tied)
-        # those of a stage travel one after the other
-        gathered = min(gathers(self.estimates, way, inside) for way in ways)
-        found = max(found, 2.0 * count * gathered / pp)
+        found = max(found + slowed, passed_on(choice, once, message, chain=in_turn) + rest)
+        beside = min(passes_beside_exchanges(self.estimates, way, inside) for way in ways)
+        found = max(found, beside + after / pp)
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
             least = min(self.as_cut.of(way, self._kept(way)) for way in ways)
@@ -222,23 +242,26 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             self.series[key] = self.floors.sums(rows[None])[0]
         return self.series[key]
 
-    def _filled(self, choice: Choice, inside: MicroBatch, message: float) -> float:
+    def _filled(self, choice: Choice, inside: MicroBatch, message: float, after: float) -> float:
         """What a pipeline takes at least whose backward passes of weights fill its bubbles. [s]
 
         Parameters
         ----------
         choice, inside, message
             The choice, its micro-batch, and what stages send at least. [s]
+        after
+            As of `least_filled`. [s]
         """
         pieces, pp, count = self.estimates.cuts.pieces, choice.pp, choice.micro_batches
         if not self.floors.chain or self.estimates.cuts.by_shares:
             return count * inside.total_spent(filled=choice.fills_bubbles) / pp
         again = inside.least_before is not self._kept(choice).least_before
-        key = (choice.split, choice.samples, again and choice.inside.recompute, pp, count, message)
+        recompute = again and choice.inside.recompute
+        key = (choice.split, choice.samples, recompute, pp, count, message, after)
         if key not in self.filled:
             rows = (inside.least_forward, inside.least_before, inside.apart)
-            sums: list[list[float]] = [np.add.reduceat(row, pieces).tolist() for row in rows]
-            self.filled[key] = least_filled(pp, count, sums[0], sums[1], sums[2], message)
+            ahead, both, weights = (np.add.reduceat(row, pieces).tolist() for row in rows)
+            self.filled[key] = least_filled(pp, count, ahead, both, weights, message, after)
         return self.filled[key]
 
     def _kept(self, choice: Choice) -> MicroBatch:
@@ -256,7 +279,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             What takes as long does not matter. [s]
         """
         # copies only add to that
-        if self.of(choice, fitting=False) >= seconds:
+        if self.of(choice, fitting=False, may_wait=True) >= seconds:
             return []
         rows = ((self.of(other), other) for other in offloaded(choice))
         return [row for row in rows if row[0] < seconds]

@@ -29,6 +29,7 @@ def least_filled(
     before: Sequence[float],
     apart: Sequence[float],
     message: float = 0.0,
+    after: float = 0.0,
 ) -> float:
     """What no step takes less than, wherever blocks that follow each other are cut into stages. [s]
 
@@ -46,6 +47,8 @@ def least_filled(
         weights, and that, which no schedule makes shorter. [s]
     message
         From a stage to the next one, or back. [s]
+    after
+        What follows the last backward pass of the first block that follows gradients. [s]
     """
     ahead = [0.0, *accumulate(forward)]
     both = [0.0, *accumulate(before)]
@@ -60,7 +63,7 @@ def least_filled(
         beyond = both[-1] - both[end] + 2.0 * (pp - 1 - stage) * message
         work += max(beyond - (flying - 1) * own, 0.0)
         back = both[first] - ahead[first] - left * (weights[end] - weights[first])
-        return work + stage * message + max(back + stage * message, 0.0)
+        return work + stage * message + max(back + stage * message + after, 0.0)
 
     def fits(seconds: float) -> bool:
         first = 0
@@ -72,7 +75,7 @@ def least_filled(
             first = ends[reached - 1]
         return first == len(forward)
 
-    once = both[-1] + 2.0 * (pp - 1) * message
+    once = both[-1] + 2.0 * (pp - 1) * message + after
     low, high = max(count * whole / pp, once), count * whole + once
     while high > low * (1.0 + EXACT):
         middle = (low + high) / 2.0

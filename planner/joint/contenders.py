@@ -162,7 +162,7 @@ class Contenders:
             if self.may_offload is not None and self.may_offload(one):
                 yield from self._offloaded(one, place, best)
 
-        least = self.bounds.of(choice, fitting=False)
+        least = self.bounds.of(choice, fitting=False, may_wait=True)
         if least < best:
             yield Contender(least, False, 0.0, place, choice, estimated)
 

@@ -6,6 +6,7 @@ together, all of them take no less than in a single one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import wraps
 from typing import Protocol
 
@@ -89,6 +90,9 @@ def passes_in_turn(
     forward = float(inside.forward_computed.sum())
     backward = inside.total_computed - forward
     beside = max(reduced if overlaps else 0.0, gathered)
+    if overlaps and choice.zero > 2:
+        gathers_fill, sums_fill, _ = links_filled(estimates, choice, inside)
+        beside = max(beside, *(a + b for a, b in zip(gathers_fill, sums_fill, strict=True)))
     return (
         slowed_by_exchanges(forward, inside.gaps[0], gathered)
         + slowed_by_exchanges(backward, inside.gaps[1], beside)
@@ -97,6 +101,72 @@ def passes_in_turn(
         + gathered_after(estimates, choice, inside)
         + waiting_time(forward + backward + updates, estimates.setting.gpus)
     )
+
+
+def passes_beside_exchanges(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+    """What passes and exchanges of all micro-batches take side by side, in the mean of the groups.
+
+    However a device lays them out, each slows the other one down where both run. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    """
+    count, pp = choice.micro_batches, choice.pp
+    rounds = count if estimates.exchanges.gradients(choice.zero).each_micro_batch else 1
+    gathered = 2.0 * count * gathers(estimates, choice, inside)
+    exchanged = max(gathered, rounds * reductions(estimates, choice, inside))
+    heaviest = 0.0
+    if choice.zero > 2:
+        gathers_fill, sums_fill, largest = links_filled(estimates, choice, inside)
+        fills = 2.0 * count * np.array(gathers_fill) + rounds * np.array(sums_fill)
+        exchanged, heaviest = max(exchanged, float(fills.max())), 2.0 * count * largest
+    return max(
+        slowed_by_exchanges(count * inside.total_computed / pp, 0.0, exchanged / pp), heaviest
+    )
+
+
+def links_filled(
+    estimates: Estimates, choice: Choice, inside: MicroBatch
+) -> tuple[Sequence[float], Sequence[float], float]:
+    """How long gathers of all weights that are cut, and their reductions fill links of each level.
+
+    Messages that share a link get a part of it each, so that what fills it takes as long as all of
+    them one after the other.
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+
+    Returns
+    -------
+    Of gathers and of reductions, by level, and what the gather of a unit of layers takes that takes
+    the longest. [s]
+    """
+    exchanges = estimates.exchanges
+    known = exchanges.filled
+    key = (inside.weighs, choice.pp, choice.shard_size)
+    if key in known:
+        return known[key]
+    size = estimates.setting.machine.training.activation_size
+    gradients = exchanges.gradients(choice.zero)
+    gather = np.zeros(len(exchanges.whole.shape))
+    scatter, largest = gather.copy(), 0.0
+    for number, cut in enumerate(inside.cuts):
+        mine, where = inside.cut_of == number, (choice.pp, cut)
+        for one, count in _messages(_of_units(estimates, inside.numbers * mine * size)):
+            travel = exchanges.travels_by("all_gather", *where, one, choice.shard_size)
+            gather += count * travel.busy
+            if len(inside.cuts) == 1:
+                largest = max(largest, float(travel.time))
+        for one, count in _messages(_of_units(estimates, inside.gradients * mine * gradients.part)):
+            message = (gradients.kind, *where, one, choice.shard_size)
+            scatter += count * exchanges.travels_by(*message).busy
+            scatter += count * exchanges.travels_by(*message, sums=True).busy
+    known[key] = tuple(gather.tolist()), tuple(scatter.tolist()), largest
+    return known[key]
 
 
 @by_weights_alone
@@ -205,6 +275,33 @@ def reductions(
             whole = max(whole, time(sizes[sizes >= gradients.limit]))
         found += whole
     return found
+
+
+def after_first(
+    estimates: Estimates, choice: Choice, inside: MicroBatch, *, on_hosts: bool
+) -> float:
+    """What follows the backward pass of the first layer at least, where that is the last of all.
+
+    Its gradient is reduced then, by itself or with others, and its weight is updated, and gathered
+    where only its state is cut. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    on_hosts
+        Whether hosts may update it, of which nothing is counted.
+    """
+    known = estimates.exchanges.least
+    key = (after_first, inside.weighs, choice.zero, choice.pp, choice.shard_size, on_hosts)
+    if key not in known:
+        first = np.arange(len(inside.gradients)) == 0
+        known[key] = reductions(estimates, choice, inside, first)
+        if not on_hosts:
+            ranks = float(estimates.ranks(choice, inside)[0]) if choice.zero else 1.0
+            known[key] += float(inside.update[0]) / ranks
+            known[key] += gathered_after(estimates, choice, inside, first)
+    return known[key]
 
 
 def _of_units(estimates: Estimates, sizes: Floats) -> Floats:
