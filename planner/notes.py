@@ -99,14 +99,13 @@ WORDS: Mapping[str, str] = {
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "
-        "{gpus:this|these} {gpus:,} {gpus:GPU|GPUs} takes less than {bound}, by computation alone; "
-        "ZeRO 1 and 2 over some of the replicas is not searched"
+        "{gpus:this|these} {gpus:,} {gpus:GPU|GPUs} takes less than {bound}, by computation alone"
     ),
     "splits-of-their-own": (
         "the layers of its one stage are each split in their own way, which is faster than all "
         "ways to train that split them by degrees of data and tensor parallelism; however layers "
         "are split, no step on these {gpus:,} GPUs takes less than {bound}, by computation alone, "
-        "which is the bound of the plan; ZeRO 1 and 2 over some of the replicas is not searched"
+        "which is the bound of the plan; ZeRO over some of the replicas is not searched with them"
     ),
     "sharded-splits-of-their-own": (
         "the layers of its one stage are each split in their own way, and what is cut over "

@@ -54,7 +54,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
     partly
         Whether a choice that computes blocks again stands for all numbers of blocks.
     hybrid
-        Whether a choice that cuts weights over all that hold them stands for all shards of them.
+        Whether a choice with shards on all ranks of a weight stands for shards on fewer of them.
     """
 
     setting: Setting
@@ -89,8 +89,8 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         return free and choice.inside.recompute == "full" and self._most_again(choice) > 1
 
     def shards(self, choice: Choice) -> list[Choice]:
-        """A choice, and those that cut its weights over fewer ranks."""
-        if not self.hybrid or choice.zero < 3:
+        """A choice, and those with its shards on fewer ranks."""
+        if not self.hybrid or not choice.zero:
             return [choice]
         inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
         sizes = shard_sizes(choice, inside, self.estimates.exchanges)
@@ -126,12 +126,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         return self.known[choice]
 
     def _least(
-        self,
-        choice: Choice,
-        inside: MicroBatch,
-        ways: Sequence[Choice],
-        *,
-        may_wait: bool = False,
+        self, choice: Choice, inside: MicroBatch, ways: Sequence[Choice], *, may_wait: bool = False
     ) -> float:
         """As `of`, whether it fits or not.
 
@@ -154,11 +149,11 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         total, in_turn = inside.total_spent(filled=choice.fills_bubbles) + more, self.floors.chain
         message = least_message(self.estimates, choice, self._kept(choice))
         tied = tied_message(self.estimates, choice, self._kept(choice))
-        # stages in series are through with the first layer last, and its gradient is left then
+        # stages in series end with the first layer, whose gradient is left then
         in_series = in_turn or pp == 1
         on_hosts = may_wait or bool(choice.offload)
-        ends = (after_first(self.estimates, way, inside, on_hosts=on_hosts) for way in ways)
-        rest = tied + min(ends) * in_series
+        ends = min(after_first(self.estimates, way, inside, on_hosts=on_hosts) for way in ways)
+        rest = tied + ends * in_series
         if choice.fills_bubbles:
             chain, last = self._filled(choice, inside, message, rest), inside.total_apart
         else:
@@ -168,8 +163,9 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         if choice.chunks > 1:
             series = interleaved(self.estimates, choice, inside, message, chain=in_turn)
             chain = max(chain, series + rest * in_series)
-        updates = 0.0 if may_wait else self._updates(choice, inside)
-        after = 0.0 if may_wait else updates + gathered_after(self.estimates, choice, inside)
+        updates = self._updates(choice, inside) * (not may_wait)
+        after = min(gathered_after(self.estimates, way, inside) for way in ways) + updates
+        after *= not may_wait
         found = max(chain, (count * total + after) / pp)
         # no gradient travels before its last pass that makes any, of several stages before all
         # forward passes and all but so many backward passes

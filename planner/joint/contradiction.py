@@ -26,7 +26,7 @@ _RULES: Mapping[str, str] = {
     "micro_batches": "it must divide the samples of a replica",
     "micro_batch_size": "it must divide the samples of a replica",
     "chunks": "it must leave a block of {blocks} to each chunk of each group",
-    "shard_size": "it must divide the ranks that cut their weights (zero=3)",
+    "shard_size": "it must divide the ranks that something of their weights is cut over (zero)",
 }
 _NO_EXPERTS = "the network has no experts"
 _NO_ATTENTION = "the network has no attention"

@@ -229,11 +229,11 @@ def gathered_after(
     """
     if not 0 < choice.zero < 3 or choice.offload:
         return 0.0
-    mine = estimates.ranks(choice, inside) > 1.0
+    mine, shards = estimates.ranks(choice, inside) > 1.0, choice.shard_size
     cut = inside.parameters[mine if layers is None else mine & layers]
     whole = float(cut.sum()) * estimates.setting.machine.training.activation_size
     time = estimates.exchanges.time
-    rows = (time("all_gather", choice.pp, ways, whole) for ways in inside.cuts)
+    rows = (time("all_gather", choice.pp, ways, whole, shards) for ways in inside.cuts)
     return min(rows, default=0.0)
 
 

@@ -214,6 +214,7 @@ class Exchanges:
         """As `time`, with the links that it fills."""
         if num_bytes <= 0.0 or self.ranks(pp, cut) == 1:
             return NO_MESSAGE
+        shard_size *= kind != "all_reduce"  # whoever has the whole sum has that of every shard
         links, members = self._links(pp), self.group(pp, cut, shard_size)
         if kind == "all_reduce":
             num_bytes *= self.runtime.passes(math.prod(members), links.one_way(members))

@@ -1,4 +1,4 @@
-"""Weights cut over some of the ranks that hold them: gathered over near links, in more memory.
+"""What is cut over some of the ranks that hold a weight: gathered over near links, in more memory.
 
 Known as hybrid sharding. Its gradients are reduced over those ranks, and summed up over the others.
 """
@@ -23,18 +23,19 @@ MOST_REFINED = 64
 
 
 def shard_sizes(choice: Choice, inside: MicroBatch, exchanges: Exchanges) -> list[int]:
-    """Numbers of ranks that weights may be cut over, fewer than all, the most first. [items]
+    """Numbers of ranks that shards may lie on, fewer than all of a weight, the most first. [items]
 
     Ranks that share weights are neighbours: all of a level before those of the next.
 
     Parameters
     ----------
     choice, inside
-        A choice that cuts weights over all that hold them, and what a micro-batch of it costs.
+        A choice that cuts something over all that hold a weight, and what a micro-batch of it
+        costs.
     exchanges
         Knows who these are.
     """
-    if choice.zero < 3 or choice.shard_size or choice.offload or not inside.cuts:
+    if not choice.zero or choice.shard_size or choice.offload or not inside.cuts:
         return []
     numbers = inside.held[: len(inside.cuts)].sum(axis=1)
     below, found = 1, set[int]()
@@ -51,7 +52,9 @@ def with_fewer_shards(
     partly: bool = False,
     deadline: Deadline = NO_DEADLINE,
 ) -> list[Estimate]:
-    """Estimates with those of weights cut over fewer ranks, the fastest first.
+    """Estimates with those of shards on fewer ranks, the fastest first.
+
+    What fits whole is no faster cut.
 
     Parameters
     ----------
@@ -67,10 +70,15 @@ def with_fewer_shards(
     capacity, found = estimates.setting.cluster.device.memory, list(ranked)
     fitting = [one for one in ranked if one.memory <= capacity]
     best = min((one.seconds for one in fitting), default=math.inf)
-    cut = [one.choice for one in fitting if one.choice.zero == 3][:MOST_REFINED]
+    whole = {replace(one.choice, zero=0) for one in fitting if not one.choice.zero}
+    cut = [
+        one.choice
+        for one in fitting
+        if one.choice.zero > 2 or (one.choice.zero and replace(one.choice, zero=0) not in whole)
+    ]
     seen: set[Choice] = set()
-    for choice in deadline.before(cut):
-        inside = estimates.insides(3).of(choice.inside, choice.samples)
+    for choice in deadline.before(cut[:MOST_REFINED]):
+        inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         for size in shard_sizes(choice, inside, estimates.exchanges):
             other = estimates.of(replace(choice, shard_size=size))
             if other.memory <= capacity:

@@ -186,7 +186,10 @@ class StageWeights:
             rows = zip(whole.argmax(axis=0).tolist(), whole.sum(axis=0).tolist(), strict=True)
             cuts, time = self.inside.cuts, self.exchanges.time
             self._gathered = np.array(
-                [time("all_gather", self.pp, cuts[cut], size) for cut, size in rows]
+                [
+                    time("all_gather", self.pp, cuts[cut], size, self.shard_size)
+                    for cut, size in rows
+                ]
             )
         return self._gathered
 

@@ -166,7 +166,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
 
     @property
     def leaves_shards(self) -> bool:
-        """Whether weights may be cut over fewer ranks than all that hold them."""
+        """Whether shards may lie on fewer ranks than all that hold a weight."""
         framework = FRAMEWORKS.get(self.framework or "")
         runs = framework is None or framework.shards_over_some
         return runs and "shard_size" not in self.keep and "hybrid" not in self.forbid
@@ -186,9 +186,9 @@ class Wishes(Struct, frozen=True, kw_only=True):
         return self.with_shards(choice)
 
     def with_shards(self, choice: Choice) -> Choice:
-        """A choice with its weights cut over as many ranks as must be, where they can be."""
+        """A choice with its shards on as many ranks as must be, where they can be."""
         size, ranks = self.keep.get("shard_size"), choice.dp * choice.inside.cp
-        if choice.zero < 3 or not isinstance(size, int) or not size or ranks % size:
+        if not choice.zero or not isinstance(size, int) or not size or ranks % size:
             return choice
         return replace(choice, shard_size=size)
 
