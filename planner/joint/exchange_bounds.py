@@ -154,15 +154,19 @@ def links_filled(
     gradients = exchanges.gradients(choice.zero)
     gather = np.zeros(len(exchanges.whole.shape))
     scatter, largest = gather.copy(), 0.0
+    # a unit is gathered over those that hold the largest weight of it
+    cut_at_all = inside.cut_of < len(inside.cuts)
+    for one, count in _messages(_of_units(estimates, inside.numbers * cut_at_all * size)):
+        travels = [
+            exchanges.travels_by("all_gather", choice.pp, cut, one, choice.shard_size)
+            for cut in inside.cuts
+        ]
+        gather += count * np.min([travel.busy for travel in travels], axis=0)
+        largest = max(largest, min(float(travel.time) for travel in travels))
     for number, cut in enumerate(inside.cuts):
-        mine, where = inside.cut_of == number, (choice.pp, cut)
-        for one, count in _messages(_of_units(estimates, inside.numbers * mine * size)):
-            travel = exchanges.travels_by("all_gather", *where, one, choice.shard_size)
-            gather += count * travel.busy
-            if len(inside.cuts) == 1:
-                largest = max(largest, float(travel.time))
-        for one, count in _messages(_of_units(estimates, inside.gradients * mine * gradients.part)):
-            message = (gradients.kind, *where, one, choice.shard_size)
+        mine = inside.gradients * (inside.cut_of == number) * gradients.part
+        for one, count in _messages(_of_units(estimates, mine)):
+            message = (gradients.kind, choice.pp, cut, one, choice.shard_size)
             scatter += count * exchanges.travels_by(*message).busy
             scatter += count * exchanges.travels_by(*message, sums=True).busy
     known[key] = tuple(gather.tolist()), tuple(scatter.tolist()), largest

@@ -16,10 +16,23 @@ from planner.joint.estimate import Estimate, Estimates
 from planner.joint.exchanges import Exchanges
 from planner.joint.fewer_again import fewest_again
 from planner.joint.micro_batch import MicroBatch
+from planner.planning.staged import StagedStep
 from search.problem.deadline import NO_DEADLINE, Deadline
 
 # Ways to train of which that is estimated, the fastest first. [items]
 MOST_REFINED = 64
+# A step must gain more for state to be cut over some of its replicas: plans as fast are simpler.
+# [parts]
+WORTH_SHARDS = 1e-3
+
+
+def judged(step: StagedStep | None) -> float:
+    """What a step counts for beside others, +inf for none. [s]"""
+    if step is None:
+        return math.inf
+    degrees = step.degrees
+    some = degrees is not None and degrees.shard_size and degrees.sharding in (1, 2)
+    return step.seconds * (1.0 + WORTH_SHARDS) if some else step.seconds
 
 
 def shard_sizes(choice: Choice, inside: MicroBatch, exchanges: Exchanges) -> list[int]:
@@ -54,8 +67,6 @@ def with_fewer_shards(
 ) -> list[Estimate]:
     """Estimates with those of shards on fewer ranks, the fastest first.
 
-    What fits whole is no faster cut.
-
     Parameters
     ----------
     estimates
@@ -70,14 +81,9 @@ def with_fewer_shards(
     capacity, found = estimates.setting.cluster.device.memory, list(ranked)
     fitting = [one for one in ranked if one.memory <= capacity]
     best = min((one.seconds for one in fitting), default=math.inf)
-    whole = {replace(one.choice, zero=0) for one in fitting if not one.choice.zero}
-    cut = [
-        one.choice
-        for one in fitting
-        if one.choice.zero > 2 or (one.choice.zero and replace(one.choice, zero=0) not in whole)
-    ]
+    cut = [one.choice for one in fitting if one.choice.zero][:MOST_REFINED]
     seen: set[Choice] = set()
-    for choice in deadline.before(cut[:MOST_REFINED]):
+    for choice in deadline.before(cut):
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         for size in shard_sizes(choice, inside, estimates.exchanges):
             other = estimates.of(replace(choice, shard_size=size))

@@ -24,6 +24,7 @@ from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import fewest_within, one_fewer_again, those_with_fewer_again
+from planner.joint.hybrid import judged
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.misjudged import Misjudged
@@ -102,7 +103,7 @@ class Simulations:
     @property
     def rival(self) -> float:
         """What others must take less than to be the best, +inf where nothing is known. [s]"""
-        return min(self.splits.seconds, math.inf if self.best is None else self.best.seconds)
+        return min(self.splits.seconds, judged(self.best))
 
     def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
         """What was estimated to fit, and does not."""
@@ -172,7 +173,7 @@ class Simulations:
 
     def _is_faster(self, one: Estimate) -> bool:
         """Whether an estimate is below the best by more than estimates are off."""
-        best = 0.0 if self.best is None else self.best.seconds
+        best = 0.0 if self.best is None else judged(self.best)
         return self.misjudged.expected(one) < best * (1.0 - MARGIN)
 
     def _measure_smallest(self, bound: float) -> None:
@@ -310,8 +311,7 @@ class Simulations:
     @property
     def _limit(self) -> float:
         """The best step that is known, or a bound of splits: others matter if less. [s]"""
-        best = math.inf if self.best is None else self.best.seconds
-        return min(best, self.options.limit, self.splits.bound)
+        return min(judged(self.best), self.options.limit, self.splits.bound)
 
     def _open(self, contenders: Contenders, row: Contender) -> list[Choice]:
         """The choices that a bound holds for, but those that are settled."""
@@ -354,7 +354,7 @@ class Simulations:
         misfits.short.pop(choice, None)
         if found.fits:
             self.fitting[choice] = found.seconds
-        if found.fits and found.seconds < self.rival and self.splits.give_way_to(found):
+        if found.fits and judged(found) < self.rival and self.splits.give_way_to(found):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found
