@@ -19,7 +19,8 @@ from planner.joint.micro_batch import MicroBatch
 from planner.planning.staged import StagedStep
 from search.problem.deadline import NO_DEADLINE, Deadline
 
-# Ways to train of which that is estimated, the fastest first. [items]
+# Ways to train of which that is estimated, the fastest first: so many that cut weights, and so many
+# that do not. [items]
 MOST_REFINED = 64
 # A step must gain more for state to be cut over some of its replicas: plans as fast are simpler.
 # [parts]
@@ -81,7 +82,10 @@ def with_fewer_shards(
     capacity, found = estimates.setting.cluster.device.memory, list(ranked)
     fitting = [one for one in ranked if one.memory <= capacity]
     best = min((one.seconds for one in fitting), default=math.inf)
-    cut = [one.choice for one in fitting if one.choice.zero][:MOST_REFINED]
+    ways = [one.choice for one in fitting if one.choice.zero]
+    # over all ranks, cut weights may be far slower than cut state, and over near ones as fast
+    cut = [way for way in ways if way.zero > 2][:MOST_REFINED]
+    cut += [way for way in ways if way.zero < 3][:MOST_REFINED]
     seen: set[Choice] = set()
     for choice in deadline.before(cut):
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
