@@ -109,6 +109,18 @@ def test_torchtitan(plans, tmp_path):
     assert any("ZeRO 1" in sentence for sentence in cannot)
 
 
+def test_torchtitan_rotates_keys_and_values_as_plans_have_it(tmp_path):
+    question = {"cluster": "dgx-a100", "gpus": 2, "global_batch_size": 2, "input_size": 4096}
+    ring = planner.optimize("gpt2", keep="cp=2", forbid="all-to-all", **question)
+    gathers = evaluated("gpt2", "megatron:cp=2", gpus=2, global_batch_size=2)
+    assert (ring.ring_attention, gathers.ring_attention) == (True, False)
+    for plan, method in ((ring, "alltoall"), (gathers, None)):
+        text, _ = files(plan, "torchtitan", tmp_path)
+        of = tomllib.loads(text["job.toml"])["parallelism"]
+        assert of["context_parallel_degree"] == 2
+        assert of.get("context_parallel_rotate_method") == method
+
+
 def test_megatron(plans, tmp_path):
     text, cannot = files(plans["pp"], "megatron", tmp_path)
     lines = text["arguments.txt"].splitlines()

@@ -76,6 +76,8 @@ def torchtitan(plan: Plan) -> Written:
         "fsdp_reshard_after_forward": "always" if of.zero == 3 else "never",
         "tensor_parallel_degree": of.tp,
         "context_parallel_degree": of.cp,
+        # keys and values go around the ranks; by default it gathers all of them at once
+        **({"context_parallel_rotate_method": "alltoall"} if plan.ring_attention else {}),
         "expert_parallel_degree": of.ep,
         # theirs is 1 by default
         **({"expert_tensor_parallel_degree": of.etp} if of.ep > 1 else {}),
