@@ -164,6 +164,11 @@ def simulations_of(setting: Setting, layers: int) -> simulations.Simulations:
     )
 
 
+def step_of(degrees: Degrees, seconds: float, *, fits: bool) -> SimpleNamespace:
+    """What is looked at of a simulated step."""
+    return SimpleNamespace(degrees=degrees, seconds=seconds, fits=fits, peak_memory=1.0)
+
+
 @pytest.mark.parametrize(("second", "best"), [(1.004, 0.98), (1.02, 1.01)])
 def test_estimates_that_are_as_good_as_equal_are_simulated_however_long_that_takes(
     monkeypatch, second, best
@@ -174,7 +179,7 @@ def test_estimates_that_are_as_good_as_equal_are_simulated_however_long_that_tak
     steps = dict(zip((one.degrees for one in some), (1.01, 0.98), strict=True))
 
     def found(setting, degrees, *_):
-        return SimpleNamespace(seconds=steps[degrees], fits=True, peak_memory=1.0), ""
+        return step_of(degrees, steps[degrees], fits=True), ""
 
     monkeypatch.setattr(simulations, "tried", found)
     tries = simulations_of(setting, 10 * simulations.MOST_COMPARED)
@@ -192,8 +197,7 @@ def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
     late = [one.degrees for one in some[3:]]
 
     def found(setting, degrees, *_):
-        fits = degrees in late
-        return SimpleNamespace(seconds=steps[degrees], fits=fits, peak_memory=1.0), ""
+        return step_of(degrees, steps[degrees], fits=degrees in late), ""
 
     monkeypatch.setattr(simulations, "tried", found)
     tries = simulations_of(setting, len(setting.graph.compute_layers))
