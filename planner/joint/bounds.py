@@ -32,7 +32,7 @@ from planner.joint.exchange_bounds import (
 from planner.joint.hybrid import shard_sizes
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.micro_batch import MicroBatch
-from planner.joint.offload import UNITS, HostRates, offloaded
+from planner.joint.offload import UNITS, HostRates, most_waiting, offloaded
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import waiting_time
@@ -151,8 +151,9 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         tied = tied_message(self.estimates, choice, self._kept(choice))
         # stages in series end with the first layer, whose gradient is left then
         in_series = in_turn or pp == 1
-        on_hosts = may_wait or bool(choice.offload)
-        ends = min(after_first(self.estimates, way, inside, on_hosts=on_hosts) for way in ways)
+        # what waits in the hosts may be updated there
+        away = [replace(way, offload=most_waiting(way)) for way in ways] if may_wait else ways
+        ends = min(after_first(self.estimates, way, inside) for way in away)
         rest = tied + ends * in_series
         if choice.fills_bubbles:
             chain, last = self._filled(choice, inside, message, rest), inside.total_apart
@@ -163,9 +164,8 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         if choice.chunks > 1:
             series = interleaved(self.estimates, choice, inside, message, chain=in_turn)
             chain = max(chain, series + rest * in_series)
-        updates = self._updates(choice, inside) * (not may_wait)
-        after = min(gathered_after(self.estimates, way, inside) for way in ways) + updates
-        after *= not may_wait
+        updates = 0.0 if may_wait else self._updates(choice, inside)
+        after = updates + min(gathered_after(self.estimates, way, inside) for way in away)
         found = max(chain, (count * total + after) / pp)
         # no gradient travels before its last pass that makes any, of several stages before all
         # forward passes and all but so many backward passes
@@ -185,9 +185,9 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         found = max(found, beside + after / pp)
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
-            least = min(self.as_cut.of(way, self._kept(way)) for way in ways)
+            least = min(self.as_cut.of(way, self._kept(way)) for way in away)
             found = max(found, self._in_series(choice), least)
-        if choice.pp == choice.micro_batches == 1 and not choice.offload:
+        if choice.pp == choice.micro_batches == 1 and not (choice.offload or may_wait):
             if choice.inside.recompute != "none":
                 # what is computed again only adds to passes, but may fill what they wait
                 inside = replace(self._kept(choice), gaps=(0.0, 0.0))

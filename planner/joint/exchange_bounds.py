@@ -6,7 +6,6 @@ together, all of them take no less than in a single one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import wraps
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.unit_travels import travels_of_units
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
@@ -92,7 +92,7 @@ def passes_in_turn(
     beside = max(reduced if overlaps else 0.0, gathered)
     if overlaps and choice.zero > 2:
         gathers_fill, sums_fill, _ = links_filled(estimates, choice, inside)
-        beside = max(beside, *(a + b for a, b in zip(gathers_fill, sums_fill, strict=True)))
+        beside = max(beside, float((gathers_fill + sums_fill).max()))
     return (
         slowed_by_exchanges(forward, inside.gaps[0], gathered)
         + slowed_by_exchanges(backward, inside.gaps[1], beside)
@@ -120,7 +120,7 @@ def passes_beside_exchanges(estimates: Estimates, choice: Choice, inside: MicroB
     heaviest = 0.0
     if choice.zero > 2:
         gathers_fill, sums_fill, largest = links_filled(estimates, choice, inside)
-        fills = 2.0 * count * np.array(gathers_fill) + rounds * np.array(sums_fill)
+        fills = 2.0 * count * gathers_fill + rounds * sums_fill
         exchanged, heaviest = max(exchanged, float(fills.max())), 2.0 * count * largest
     return max(
         slowed_by_exchanges(count * inside.total_computed / pp, 0.0, exchanged / pp), heaviest
@@ -129,7 +129,7 @@ def passes_beside_exchanges(estimates: Estimates, choice: Choice, inside: MicroB
 
 def links_filled(
     estimates: Estimates, choice: Choice, inside: MicroBatch
-) -> tuple[Sequence[float], Sequence[float], float]:
+) -> tuple[Floats, Floats, float]:
     """How long gathers of all weights that are cut, and their reductions fill links of each level.
 
     Messages that share a link get a part of it each, so that what fills it takes as long as all of
@@ -142,34 +142,16 @@ def links_filled(
 
     Returns
     -------
-    Of gathers and of reductions, by level, and what the gather of a unit of layers takes that takes
-    the longest. [s]
+    Of gathers and of reductions, (levels,) each, and what the gather of a unit of layers takes that
+    takes the longest. [s]
     """
-    exchanges = estimates.exchanges
-    known = exchanges.filled
+    known = estimates.exchanges.filled
     key = (inside.weighs, choice.pp, choice.shard_size)
-    if key in known:
-        return known[key]
-    size = estimates.setting.machine.training.activation_size
-    gradients = exchanges.gradients(choice.zero)
-    gather = np.zeros(len(exchanges.whole.shape))
-    scatter, largest = gather.copy(), 0.0
-    # a unit is gathered over those that hold the largest weight of it
-    cut_at_all = inside.cut_of < len(inside.cuts)
-    for one, count in _messages(_of_units(estimates, inside.numbers * cut_at_all * size)):
-        travels = [
-            exchanges.travels_by("all_gather", choice.pp, cut, one, choice.shard_size)
-            for cut in inside.cuts
-        ]
-        gather += count * np.min([travel.busy for travel in travels], axis=0)
-        largest = max(largest, min(float(travel.time) for travel in travels))
-    for number, cut in enumerate(inside.cuts):
-        mine = inside.gradients * (inside.cut_of == number) * gradients.part
-        for one, count in _messages(_of_units(estimates, mine)):
-            message = (gradients.kind, choice.pp, cut, one, choice.shard_size)
-            scatter += count * exchanges.travels_by(*message).busy
-            scatter += count * exchanges.travels_by(*message, sums=True).busy
-    known[key] = tuple(gather.tolist()), tuple(scatter.tolist()), largest
+    if key not in known:
+        units = estimates.insides(choice.zero).sums
+        travels = travels_of_units(estimates.exchanges, units, inside, choice)
+        gathered, scattered, summed = (each.busy.sum(axis=1) for each in travels)
+        known[key] = gathered, scattered + summed, float(travels[0].time.max())
     return known[key]
 
 
@@ -281,27 +263,23 @@ def reductions(
     return found
 
 
-def after_first(
-    estimates: Estimates, choice: Choice, inside: MicroBatch, *, on_hosts: bool
-) -> float:
+def after_first(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
     """What follows the backward pass of the first layer at least, where that is the last of all.
 
     Its gradient is reduced then, by itself or with others, and its weight is updated, and gathered
-    where only its state is cut. [s]
+    where only its state is cut. Of what hosts may update, the reduction alone counts. [s]
 
     Parameters
     ----------
     estimates, choice, inside
         As of `gathers`.
-    on_hosts
-        Whether hosts may update it, of which nothing is counted.
     """
     known = estimates.exchanges.least
-    key = (after_first, inside.weighs, choice.zero, choice.pp, choice.shard_size, on_hosts)
+    key = (after_first, inside.weighs, choice.zero, choice.pp, choice.shard_size, choice.offload)
     if key not in known:
         first = np.arange(len(inside.gradients)) == 0
         known[key] = reductions(estimates, choice, inside, first)
-        if not on_hosts:
+        if not choice.offload:
             ranks = float(estimates.ranks(choice, inside)[0]) if choice.zero else 1.0
             known[key] += float(inside.update[0]) / ranks
             known[key] += gathered_after(estimates, choice, inside, first)

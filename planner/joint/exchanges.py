@@ -77,8 +77,8 @@ class Exchanges:
         self.by_layer: dict[tuple[object, ...], Floats] = {}
         # what it takes at least, see `planner.joint.exchange_bounds`
         self.least: dict[tuple[object, ...], float] = {}
-        self.filled: dict[tuple[object, ...], tuple[Sequence[float], Sequence[float], float]] = {}
-        # what is exchanged of each unit, see `planner.joint.stage_weights`
+        self.filled: dict[tuple[int, int, int], tuple[Floats, Floats, float]] = {}
+        # what is exchanged of each unit, see `planner.joint.unit_travels`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Travel, Travel, Travel]] = {}
 
     def gradients(self, zero: int) -> Gradients:

@@ -15,6 +15,7 @@ from planner.joint.choices import Choice
 from planner.joint.exchanges import Exchanges, Gradients
 from planner.joint.gathers import RunsOfUnits, Travel
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.unit_travels import travels_of_units
 from planner.joint.units import Units
 
 Floats = NDArray[np.float64]
@@ -240,17 +241,8 @@ class StageWeights:
         return float(apart[self.starts[stage] : end].sum())
 
     def by_unit(self, choice: Choice) -> tuple[Travel, Travel, Travel]:
-        """Gathers of weights, and what gradients take, at the first layer of each unit. [s]
-
-        Gradients are reduced over the ranks that share weights, and summed up over others then.
-        However stages are cut, that is the same.
-        """
-        exchanges, cuts_weights = self.exchanges, choice.zero > 2
-        gradients = exchanges.gradients(choice.zero)
-        key = (self.inside.weighs, self.pp, cuts_weights, gradients.kind, self.shard_size)
-        if key not in exchanges.by_unit:
-            exchanges.by_unit[key] = self._by_unit(gradients, cuts_weights)
-        return exchanges.by_unit[key]
+        """As of `travels_of_units`."""
+        return travels_of_units(self.exchanges, self.units, self.inside, choice)
 
     def runs(self, choice: Choice) -> RunsOfUnits:
         """Units that bring weights, with what runs beside what travels for them."""
@@ -260,48 +252,6 @@ class StageWeights:
             weighs = (gathers.time + scatters.time)[firsts] > 0.0
             self._runs = RunsOfUnits.of(self.starts, firsts, weighs)
         return self._runs
-
-    def _by_unit(self, gradients: Gradients, cuts_weights: bool) -> tuple[Travel, Travel, Travel]:
-        """As `by_unit`.
-
-        Parameters
-        ----------
-        gradients
-            How they travel.
-        cuts_weights
-            Whether weights are gathered.
-        """
-        inside, exchanges, pp = self.inside, self.exchanges, self.pp
-        shape = len(exchanges.whole.shape), len(inside.forward)
-        gathers, scatters, sums = (Travel.none(shape) for _ in range(3))
-        numbers = self.units.sums(inside.numbers)
-        largest = self.units.largest(inside.numbers)
-        sizes = [
-            self.units.sums(inside.gradients * (inside.cut_of == number)) * gradients.part
-            for number in range(len(inside.cuts))
-        ]
-        # most units are alike
-        places: dict[tuple[int, tuple[float, ...]], list[int]] = {}
-        rows = zip(
-            self.units.firsts.tolist(),
-            inside.cut_of[largest].tolist(),
-            numbers.tolist(),
-            *(size.tolist() for size in sizes),
-            strict=True,
-        )
-        for first, cut, *row in rows:
-            places.setdefault((cut, tuple(row)), []).append(first)
-        for (cut, (count, *each)), firsts in places.items():
-            if count <= 0.0:
-                continue
-            if exchanges.ranks(pp, inside.cuts[cut]) > 1 and cuts_weights:
-                message = ("all_gather", pp, inside.cuts[cut], count * self.size)
-                gathers.add(firsts, exchanges.travels_by(*message, self.shard_size))
-            for other, size in zip(inside.cuts, each, strict=True):
-                reduced = (gradients.kind, pp, other, size, self.shard_size)
-                scatters.add(firsts, exchanges.travels_by(*reduced))
-                sums.add(firsts, exchanges.travels_by(*reduced, sums=True))
-        return gathers, scatters, sums
 
     def buffers(self, bucket: float) -> Floats:
         """Two buckets of gradients in each stage of each group. [B]
