@@ -57,8 +57,11 @@ def test_no_distribution_is_below_the_bound(network, where, monkeypatch):
     search, profile = started(few)
     best = SOLVERS["elimination"](everything.problem(profile)).cost
     bound = certify(search, profile)
-    # rounds that gain little end before the two bounds meet
-    assert 0.85 * min(best, search.incumbent.bound) <= bound <= best * (1.0 + 1e-9)
+    assert (
+        (1.0 - certificate.CLOSE) * min(best, search.incumbent.bound)
+        <= bound
+        <= best * (1.0 + 1e-9)
+    )
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -7,18 +7,21 @@ come back into the search, which then runs again; until no class is left that co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, time_left
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.layer_bounds import LayerBounds
-from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
+from planner.planning.bounds.whole_space import PAIR_SECONDS, WholeSpace
 from planner.planning.space.profile import Profile
+from planner.planning.space.shuffles import TooManyLayouts
 from planner.planning.space.widen import extend
 from search import SOLVERS, Problem, ProblemError
 from search.elimination.buckets import eliminate, plan
@@ -36,6 +39,9 @@ CLOSE = 3e-3
 FEW_CANDIDATES = 100_000
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 2_500_000
+# The most layouts of candidates that are near, with those of the search, for which the shuffles of
+# each are costed: comparing so many takes a second. [items]
+MOST_NEAR_LAYOUTS = 2_000
 # Entries that one elimination over every distribution may visit: a few seconds.
 MOST_WORK = 5.0e8
 # Work of message passing where elimination would take too long, about as many seconds.
@@ -140,6 +146,8 @@ def _certify_profile(
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
             priced = price(whole, far(worst), search.deadline)
+            if priced.bound < _matters(worst):
+                priced = _priced_one_by_one(search, whole, priced, far(worst))
             bound = max(bound, priced.bound)
             slow = worst - bound > SLOW_PROGRESS * gap and search.fastest.step.total >= fastest
             done = slow or bound >= _matters(worst)
@@ -150,6 +158,8 @@ def _certify_profile(
             search.widen(extend(search.formulation, more, search.deadline))
             whole = whole.widened(search.formulation, priced.wanted, priced.near)
             worst = min(worst, search.solve(profile).lower_bound)
+            if bound >= _matters(worst):
+                break
     except TooManyLayouts:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
     except OutOfTime:
@@ -205,6 +215,48 @@ def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Fl
     for marginal, choice in zip(marginals, choices, strict=False):
         marginal[choice] = cost
     return marginals
+
+
+def _priced_one_by_one(
+    search: AdditiveSearch, whole: WholeSpace, priced: PricedSpace, worst: float
+) -> PricedSpace:
+    """Solve the problem again with each candidate that is near by itself, where these are few.
+
+    What changes of layout within hosts and shared weights cost, which classes leave out, counts.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    whole, worst
+        As of `price`.
+    priced
+        What classes came to.
+    """
+    rows = {name: np.flatnonzero(mask) for name, mask in priced.near.items() if mask.any()}
+    more = {name: whole.left[name].candidates.take(some) for name, some in rows.items()}
+    in_time = math.sqrt(search.deadline.remaining / PAIR_SECONDS)
+    try:
+        every = extend(search.formulation, more, search.deadline, min(MOST_NEAR_LAYOUTS, in_time))
+        problem = every.problem(whole.profile)
+        order = plan(problem, max_work=MOST_WORK)
+        eliminated = eliminate(problem, order, deadline=search.deadline)
+        marginals = min_marginals(eliminated, search.deadline)
+    except (ProblemError, TooManyLayouts):
+        return priced
+    if marginals is None:
+        return replace(priced, bound=max(priced.bound, min(eliminated.minimum, worst)))
+    values = {name: np.full(len(mask), np.inf) for name, mask in priced.near.items()}
+    for layer, marginal in zip(every.layers, marginals, strict=True):
+        name = every.first_alike[layer.name]
+        if name in rows:
+            some = marginal[len(search.formulation.spaces[name].candidates) :]
+            values[name][rows[name]] = np.minimum(values[name][rows[name]], some)
+    return PricedSpace(
+        bound=max(priced.bound, min(eliminated.minimum, worst)),
+        wanted=_wanted(values, worst),
+        near={name: value < worst for name, value in values.items()},
+    )
 
 
 def values_left_out(

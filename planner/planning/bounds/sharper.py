@@ -22,9 +22,10 @@ from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.certificate import MOST_CANDIDATES, MOST_WORK, values_left_out
 from planner.planning.bounds.in_order import OrderedSearch, TooManyLabels
 from planner.planning.bounds.layer_bounds import LayerBounds
-from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
+from planner.planning.bounds.whole_space import WholeSpace
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import ALONE, NUM_KINDS, PLAIN, SLOWED, Profile
+from planner.planning.space.shuffles import TooManyLayouts
 from planner.planning.space.widen import extend, taken
 from search import Problem, ProblemError
 from search.elimination.buckets import eliminate, plan

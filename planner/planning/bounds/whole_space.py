@@ -23,6 +23,7 @@ from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import CostKey, LayerShare, Profile
+from planner.planning.space.shuffles import TooManyLayouts
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -35,10 +36,6 @@ Ints = NDArray[np.int64]
 PAIR_SECONDS = 1.5e-6
 # With more layouts that takes longer than anybody waits for a plan. [items]
 MOST_LAYOUTS = 3000
-
-
-class TooManyLayouts(OutOfTime):
-    """There are more layouts than can be compared in a while."""
 
 
 class WholeSpace(Struct, frozen=True, kw_only=True, eq=False):

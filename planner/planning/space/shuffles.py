@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,10 @@ class TooManyCandidates(OutOfTime):
     """Time was up among the shuffles, of which fewer candidates have fewer."""
 
 
+class TooManyLayouts(OutOfTime):
+    """There are more layouts than can be compared in a while."""
+
+
 class EdgeTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]
 
@@ -40,7 +45,9 @@ class EdgeTimes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def number_layouts(
-    distinct: Sequence[tuple[LayerSpace, list[Layer]]], topology: Topology
+    distinct: Sequence[tuple[LayerSpace, list[Layer]]],
+    topology: Topology,
+    most: float = math.inf,
 ) -> tuple[dict[str, LayerSpace], LayoutChanges]:
     """Number the layouts of all tensors, and count what changes between any two of them.
 
@@ -53,6 +60,8 @@ def number_layouts(
         Distinct layers, each with those that are alike.
     topology
         The levels of the machine.
+    most
+        With more layouts none are compared: `TooManyLayouts` is raised. [items]
 
     Returns
     -------
@@ -68,6 +77,8 @@ def number_layouts(
         ]
     table = concatenate(parts)
     first, inverse = unique_rows(table.codes())
+    if len(first) > most:
+        raise TooManyLayouts
     rows = np.split(inverse, np.cumsum([len(p) for p in parts])[:-1])
     unique = table.take(first)
     whole = replace(unique, partial=np.ones_like(unique.partial))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +21,10 @@ from search.problem.deadline import Deadline
 
 
 def extend(
-    formulation: Formulation, more: Mapping[str, Candidates], deadline: Deadline | None = None
+    formulation: Formulation,
+    more: Mapping[str, Candidates],
+    deadline: Deadline | None = None,
+    most_layouts: float = math.inf,
 ) -> Formulation:
     """A formulation with more candidates, behind those that it has.
 
@@ -32,6 +36,8 @@ def extend(
         Further candidates, by the first layer that is alike.
     deadline
         When to give up by raising `OutOfTime`.
+    most_layouts
+        With more layouts `TooManyLayouts` is raised before they are compared. [items]
     """
     graph, machine, largest = formulation.graph, formulation.machine, formulation.largest
     alike: dict[str, tuple[LayerSpace, list[Layer]]] = {}
@@ -43,7 +49,7 @@ def extend(
                 space = _more_candidates(graph, space, machine, more[first], largest=largest)
             alike[first] = (space, [])
         alike[first][1].append(layer)
-    spaces, changes = number_layouts(list(alike.values()), machine.topology)
+    spaces, changes = number_layouts(list(alike.values()), machine.topology, most_layouts)
     return replace(
         formulation,
         spaces=spaces,
