@@ -215,12 +215,39 @@ def gathered_after(
     """
     if not 0 < choice.zero < 3 or choice.offload:
         return 0.0
-    mine, shards = estimates.ranks(choice, inside) > 1.0, choice.shard_size
+    mine = estimates.ranks(choice, inside) > 1.0
     cut = inside.parameters[mine if layers is None else mine & layers]
     whole = float(cut.sum()) * estimates.setting.machine.training.activation_size
     time = estimates.exchanges.time
-    rows = (time("all_gather", choice.pp, ways, whole, shards) for ways in inside.cuts)
+    ways = _cuts_of_largest(estimates, choice, inside)
+    rows = (time("all_gather", choice.pp, way, whole, choice.shard_size) for way in ways)
     return min(rows, default=0.0)
+
+
+def _cuts_of_largest(
+    estimates: Estimates, choice: Choice, inside: MicroBatch
+) -> list[tuple[int, ...]]:
+    """Over what stages may gather, wherever they are cut: all as the largest of their weights.
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    """
+    known, cuts = estimates.exchanges.over, estimates.cuts
+    key = (inside.weighs, choice.pp, choice.shard_size)
+    if key not in known:
+        mine = inside.parameters * (estimates.ranks(choice, inside) > 1.0)
+        over = inside.cut_of.copy()
+        for owner, sharer in estimates.exchanges.shared:
+            # a stage of its own has a copy
+            mine[sharer], over[sharer] = mine[owner], over[owner]
+        starts = [0] if choice.pp == 1 else [] if cuts.by_shares else cuts.pieces
+        parts = np.split(np.arange(len(mine)), starts[1:]) if starts else []
+        largest = {int(part[mine[part].argmax()]) for part in parts if mine[part].any()}
+        numbers = sorted({int(over[place]) for place in largest})
+        known[key] = [inside.cuts[n] for n in numbers] if starts else list(inside.cuts)
+    return known[key]
 
 
 @by_weights_alone

@@ -78,6 +78,7 @@ class Exchanges:
         # what it takes at least, see `planner.joint.exchange_bounds`
         self.least: dict[tuple[object, ...], float] = {}
         self.filled: dict[tuple[int, int, int], tuple[Floats, Floats, float]] = {}
+        self.over: dict[tuple[int, int, int], list[Cut]] = {}
         # what is exchanged of each unit, see `planner.joint.unit_travels`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Travel, Travel, Travel]] = {}
 

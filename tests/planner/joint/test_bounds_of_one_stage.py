@@ -22,10 +22,11 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "alexnet": {"gpus": 8, "cluster": "lassen", "global_batch_size": 64},
     "vgg16": {"gpus": 4, "cluster": "abci", "global_batch_size": 16},
 }
+SLOW_LINKS = {"gpus": 16, "cluster": "abci", "global_batch_size": 16}
 
 
 def bounds_of(network: str) -> tuple[Setting, ChoiceBounds]:
-    setting = resolve(Request(source=network, **QUESTIONS[network]))
+    setting = resolve(Request(source=network, **QUESTIONS.get(network, SLOW_LINKS)))
     estimates = Estimates(setting, searched_runtime(setting))
     floors = PipelineBounds(setting, estimates.plain.reduced)
     bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors, hybrid=True)
@@ -75,6 +76,22 @@ def test_updated_weights_are_gathered_where_their_state_alone_is_cut():
     times = {one.zero: gathered_after(bounds.estimates, one, inside) for one in rows}
     assert times[0] == times[3] == 0.0
     assert times[1] == times[2] > 0.0
+
+
+def test_updated_weights_are_gathered_over_the_ranks_of_the_largest():
+    # under tensor parallelism norms are held by more ranks, whose links are faster together
+    setting, bounds = bounds_of("bert-base")
+    ways = [
+        one
+        for one in choices(setting, list(insides(setting)))
+        if (one.split.tp, one.parts, one.micro_batches, one.inside.recompute) == (4, 1, 1, "none")
+        and 0 < one.zero < 3
+    ]
+    assert len(ways) == 4  # with and without sequence parallelism
+    for way in ways:
+        step, _ = tried(setting, way.degrees, choice_runtime(bounds.estimates.runtime, way.zero))
+        assert step is not None
+        assert 0.85 * step.seconds < bounds.of(way, fitting=False, alone=True) <= step.seconds
 
 
 @pytest.mark.parametrize(
