@@ -164,7 +164,7 @@ class Insides:
             self.known[dataclasses.replace(degrees, recompute=what), samples] = replace(
                 whole,
                 backward=whole.backward + anew,
-                computed=whole.computed + anew,
+                computed=whole.computed + whole.forward_computed * rows.computed,
                 launched=whole.launched + whole.launched_forward * rows.computed,
                 least=self._least(whole, rows, what, whole.computed, whole.least),
                 gaps=whole.gaps if what == "none" else (0.0, 0.0),

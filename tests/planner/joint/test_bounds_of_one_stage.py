@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import choices
+from planner.joint.choices import Choice, choices
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.exchange_bounds import gathered_after, slowed_by_exchanges
@@ -22,6 +22,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "alexnet": {"gpus": 8, "cluster": "lassen", "global_batch_size": 64},
     "vgg16": {"gpus": 4, "cluster": "abci", "global_batch_size": 16},
 }
+EXPERTS: dict[str, Any] = {"gpus": 8, "cluster": "abci", "global_batch_size": 32}
 SLOW_LINKS = {"gpus": 16, "cluster": "abci", "global_batch_size": 16}
 
 
@@ -66,6 +67,25 @@ def test_layers_split_by_degrees_take_no_less_than_with_any_split():
     inside = next(one for one in insides(setting) if (one.tp, one.recompute) == (4, "none"))
     costed = bounds.estimates.plain.of(inside, setting.batch)
     assert any_split * 1.01 < by_degrees < costed.total_computed * 1.000001
+
+
+def test_only_computation_that_is_done_again_waits_for_the_slowest():
+    # experts wait for slow messages, again too
+    setting = resolve(Request(source="qwen3-30b-a3b", input_size=1024, precision="fp16", **EXPERTS))
+    estimates = Estimates(setting, searched_runtime(setting))
+    floors = PipelineBounds(setting, estimates.plain.reduced)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
+    wanted = (4, 2, False, "full", 1, 2, 0)
+    [way] = [one for one in choices(setting, list(insides(setting))) if _said_of(one) == wanted]
+    step, _ = tried(setting, way.degrees, choice_runtime(estimates.runtime, way.zero))
+    assert step is not None
+    assert 0.99 * step.seconds < bounds.of(way, fitting=False) <= step.seconds
+
+
+def _said_of(choice: Choice) -> tuple[Any, ...]:
+    split, recompute = choice.split, choice.inside.recompute
+    rest = (choice.parts, choice.micro_batches, choice.zero)
+    return (split.tp, split.ep, split.sequence_parallel, recompute, *rest)
 
 
 def test_updated_weights_are_gathered_where_their_state_alone_is_cut():
