@@ -30,7 +30,7 @@ import planner
 from costmodels.errors import InputError, closest, require_name
 from costmodels.units.tables import parse_toml, read_text
 from planner.request.inputs import COMMANDS
-from planner.request.inputs.description import AnyInput
+from planner.request.inputs.description import MOST, AnyInput
 from planner.request.request import Request, make_request
 
 # More are no study but a slip: at a second each they take hours. [items]
@@ -139,8 +139,12 @@ def read_sweep(path: str) -> Sweep:
     read = [_values_of_grid(grid, f"{where}, grid {n}") for n, grid in enumerate(grids, 1)]
     count = sum(math.prod(len(values) for values in grid.values()) for grid in read)
     if count > MOST_QUESTIONS:
-        rule = f"ask at most {MOST_QUESTIONS:,} questions"
-        raise InputError.rule(where, rule, f"one of {count:,}", "take values out")
+        # longer ranges were not read to their ends
+        whole = all(len(values) <= MOST_QUESTIONS for grid in read for values in grid.values())
+        raise InputError(
+            f"{where} must ask at most {MOST_QUESTIONS:,} questions but asks "
+            f"{f'{count:,}' if whole else 'more'}; take values out"
+        )
     files: dict[str, str] = {}
     questions = [
         _question(dict(zip(grid, values, strict=True)), files)
@@ -174,7 +178,10 @@ def _values_of_grid(grid: Mapping[str, object], where: str) -> dict[str, Sequenc
 def _values_of(one: AnyInput, name: str, given: object) -> Sequence[object]:
     """The values that a list, a range or one value stands for."""
     if isinstance(given, Mapping):
-        return list(_range_values(name, given) if one.unit is None else _quantities(name, given))
+        if one.unit is not None:
+            return list(_quantities(name, given))
+        numbers = list(_range_values(name, given))
+        return _whole(name, given, numbers) if one.kind in ("whole", "count") else numbers
     if not isinstance(given, list):
         return [given]
     if not given:
@@ -230,6 +237,29 @@ def _range_values(name: str, given: Mapping[str, object]) -> Iterator[float]:
         if value > last * (1.0 + 1e-12):
             return
         yield value
+
+
+def _whole(name: str, given: Mapping[str, Any], numbers: Sequence[float]) -> Sequence[float]:
+    """The numbers of a range as whole ones.
+
+    Parameters
+    ----------
+    name, given
+        The input, and its range.
+    numbers
+        Those of the range.
+    """
+    broken = next((number for number in numbers if number % 1), None)
+    if broken is not None:
+        how = "step" if "step" in given else "factor"
+        blamed = (
+            f"begins with {broken:g}; correct where it begins"
+            if broken == given["from"]
+            else f"has {broken:g} by its {how} of {given[how]:g}; correct the {how}"
+        )
+        raise InputError(f"the range of {name} must be of whole numbers but {blamed}")
+    # beyond, fractions stand for several numbers
+    return [int(number) if number <= MOST else number for number in numbers]
 
 
 def _checked(one: AnyInput, value: object) -> object:

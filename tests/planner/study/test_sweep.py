@@ -79,6 +79,20 @@ def test_several_grids_ask_equal_questions_once(tmp_path):
     assert len({one.key for one in sweep.questions}) == 4
 
 
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ("{ from = 1.0, to = 2.0, step = 1.0 }", [1, 2]),
+        ("{ from = 4, to = 9.5, factor = 1.5 }", [4, 6, 9]),
+    ],
+)
+def test_ranges_of_whole_numbers_are_whole_though_written_as_fractions(values, asked, tmp_path):
+    """They were refused with "gpus must be a whole number but is 1.0"."""
+    sweep = sweep_of(f'[grid]\nmodel = "alexnet"\ngpus = {values}\n', tmp_path)
+    assert [one.values["gpus"] for one in sweep.questions] == asked
+    assert all(isinstance(one.values["gpus"], int) for one in sweep.questions)
+
+
 def test_questions_about_changed_files_are_other_questions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = '[grid]\nmodel = "net.toml"\ngpus = 1\n'
@@ -128,6 +142,20 @@ def test_questions_about_changed_files_are_other_questions(tmp_path, monkeypatch
         (f"{GRID}cap = {{ from = 1, to = 4, step = 0 }}\n", "must rise"),
         (f"{GRID}cap = {{ from = 1, to = 4, factor = 1 }}\n", "must rise"),
         (f"{GRID}cap = {{ from = 0, to = 4, factor = 2 }}\n", "must rise"),
+        (
+            f"{GRID}cap = {{ from = 1, to = 2, step = 0.5 }}\n",
+            "whole numbers but has 1.5 by its step of 0.5; correct the step",
+        ),
+        (
+            f"{GRID}cap = {{ from = 2, to = 9, factor = 1.5 }}\n",
+            "whole numbers but has 4.5 by its factor of 1.5; correct the factor",
+        ),
+        (
+            f"{GRID}cap = {{ from = 0.5, to = 9, step = 1 }}\n",
+            "whole numbers but begins with 0.5; correct where it begins",
+        ),
+        (f"{GRID}seed = {{ from = 0, to = 1e9, step = 1 }}\n", "questions but asks more; take"),
+        (f"{GRID}seed = {[*range(101)]}\ncap = {[*range(1, 101)]}\n", "but asks 20,200; take"),
         (f"{GRID}cap = {{ from = 1.0, to = 1e308, factor = 1e200 }}\n", "a whole number"),
         (f"{GRID}time_limit = {{ from = 1, to = inf, step = 2 }}\n", "must rise"),
         (f"{GRID}seed = {{ from = 0, to = 9999, step = 1 }}\n", f"at most {MOST_QUESTIONS:,}"),
