@@ -37,6 +37,8 @@ def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
     InputError
         When the plan is for another number of ranks, or there is no such script.
     """
+    if processes < 1:
+        raise InputError.rule("--nproc-per-node", "be at least 1", processes, "raise it")
     require_torch()
     plan = check_unedited(Plan.load(plan_file), str(plan_file))
     if not script or not Path(script[0]).is_file():
@@ -46,10 +48,10 @@ def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
             "--nproc-per-node 4 -- train.py"
         )
     nodes = _hosts()
-    if processes < 1 or processes * nodes != plan.gpus:
+    if processes * nodes != plan.gpus:
         raise InputError(
             f"the plan is for {plan.gpus} ranks but --nproc-per-node {processes} starts "
-            f"{processes * nodes}; start as many, or plan for --gpus {max(processes, 1) * nodes}"
+            f"{processes * nodes}; start as many, or plan for --gpus {processes * nodes}"
         )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     if nodes == 1:

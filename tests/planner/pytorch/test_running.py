@@ -90,6 +90,7 @@ def test_the_number_of_hosts_must_be_one(hosts, tmp_path, monkeypatch):
 def test_what_is_run_must_fit_the_plan(folder):
     for words, said in (
         (("--nproc-per-node", "2", "--", "train.py"), "the plan is for 4 ranks"),
+        (("--nproc-per-node", "0", "--", "train.py"), "--nproc-per-node must be at least 1"),
         (("--nproc-per-node", "4", "--", "none.py"), "the script must be a file"),
     ):
         done = _planner(folder, "run", "plan.json", *words)
