@@ -179,7 +179,9 @@ class Framework(Struct, frozen=True, kw_only=True):
             has = " and ".join(self.optimizers)
             yield f"the optimizer {way.optimizer}: of the planner's, {self.called} has {has}"
         if way.precision and way.precision not in self.precisions:
-            yield f"the precision {way.precision}: switch it on in {self.called} itself"
+            usual = f"of the planner's, {self.called} has {', '.join(self.precisions)}"
+            own = f"switch it on in {self.called} itself"
+            yield f"the precision {way.precision}: {own if way.precision == 'fp8' else usual}"
         if way.offload:
             yield f"what lies in the memory of hosts ({', '.join(way.offload)})"
 

@@ -383,8 +383,66 @@ def test_jax_gets_the_axes_that_cut_each_dim(plans, tmp_path):
 
 def test_pipelines_are_no_single_mesh(plans, tmp_path):
     for framework in ("fsdp2", "jax"):
-        with pytest.raises(InputError, match="plans of one stage but this has 2 groups"):
+        with pytest.raises(InputError, match="plans of one stage but this has 2 groups") as caught:
             export_plan(plans["pp"], framework, tmp_path)
+        assert str(caught.value).endswith("or use torchtitan or megatron")
+
+
+def test_no_framework_that_cannot_train_a_network_is_advised_for_its_stages(tmp_path):
+    """The scripts of torchtitan and Megatron-LM train stacks of blocks on tokens alone."""
+    images = planner.optimize("alexnet", gpus=4, cluster="dgx-a100", keep="pp=2")
+    for framework in ("fsdp2", "jax"):
+        with pytest.raises(InputError, match=r"or use planner\.torch\.apply$"):
+            export_plan(images, framework, tmp_path)
+
+
+@pytest.mark.parametrize("framework", ["fsdp2", "jax"])
+def test_gathers_that_placements_do_not_tell_are_said(plans, framework, tmp_path):
+    """Of rings of keys and values, "not expressed" told nothing."""
+    ring = dataclasses.replace(plans["tp"], gather_again=True, ring_attention=True)
+    _, before = files(plans["tp"], framework, tmp_path)
+    _, after = files(ring, framework, tmp_path)
+    more = [sentence for sentence in after if sentence not in before]
+    assert [sentence.split(":")[0] for sentence in more] == [
+        "keys and values that come around a ring",
+        "inputs that are gathered again for the backward pass",
+    ]
+
+
+def test_keys_and_values_come_around_a_ring_of_megatron_where_the_plan_has_one(tmp_path):
+    """Its context parallelism has a ring by default, of plans that gather, too."""
+    plan = evaluated("gpt2", "megatron:cp=2,dp=4", global_batch_size=32)
+    assert not plan.ring_attention
+    text, _ = files(plan, "megatron", tmp_path)
+    assert "--cp-comm-type all_gather\n" in text["arguments.txt"]
+    ring = dataclasses.replace(plan, gather_again=True, ring_attention=True)
+    text, _ = files(ring, "megatron", tmp_path)
+    assert "--cp-comm-type" not in text["arguments.txt"]
+
+
+def test_torchtitan_is_told_no_precision_that_it_has_not(plans, tmp_path):
+    """Its job file was refused for "float16", which no option switches on."""
+    training = structs.replace(plans["fsdp"].training, precision="fp16")
+    plan = dataclasses.replace(plans["fsdp"], training=training)
+    text, cannot = files(plan, "torchtitan", tmp_path)
+    assert tomllib.loads(text["job.toml"])["training"]["mixed_precision_param"] == "bfloat16"
+    said = "the precision fp16: of the planner's, torchtitan has fp32, tf32, bf16"
+    assert cannot == (said,)
+
+
+def test_accelerate_shards_layers_of_images_one_by_one(plans, tmp_path):
+    """It found no blocks in them, and gathered all weights at once."""
+    images = evaluated("resnet18", "fsdp", global_batch_size=64, optimizer="sgd")
+    text, _ = files(images, "accelerate", tmp_path)
+    assert '  fsdp_auto_wrap_policy: "SIZE_BASED_WRAP"\n' in text["accelerate.yaml"]
+    assert "  fsdp_min_num_params: 0\n" in text["accelerate.yaml"]
+    text, _ = files(plans["fsdp"], "accelerate", tmp_path)
+    assert '"TRANSFORMER_BASED_WRAP"' in text["accelerate.yaml"]
+
+
+def test_gpus_without_work_are_said_where_a_file_tells_ranks(plans, tmp_path):
+    text, _ = files(dataclasses.replace(plans["fsdp"], idle_gpus=8), "accelerate", tmp_path)
+    assert "- ranks: 8; 8 more GPUs would have no work\n" in text["NOTES.md"]
 
 
 def test_an_unknown_framework_is_said_before_a_folder_is_asked_for():

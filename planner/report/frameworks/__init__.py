@@ -78,9 +78,11 @@ def export_plan(
     """
     require_framework(framework)
     if plan.num_groups > 1 and FRAMEWORKS[framework].by_layer:
+        # which others train it depends on the network
+        others = "torchtitan or megatron" if _is_on_tokens(plan) else "planner.torch.apply"
         raise InputError(
             f"{framework} is written for plans of one stage but this has {plan.num_groups} groups "
-            f"of stages; plan again with --for {framework}, or use torchtitan or megatron"
+            f"of stages; plan again with --for {framework}, or use {others}"
         )
     files, cannot = WRITERS[framework](plan)
     cannot = (*cannot, *_uneven_hosts(plan), *_of_another_runtime(plan, framework))
@@ -110,10 +112,15 @@ def export_plan(
     return tuple(str(place / name) for name in written), cannot
 
 
+def _is_on_tokens(plan: Plan) -> bool:
+    """Whether it is of one stack of blocks on tokens."""
+    return is_stack_on_tokens({name: layer.kind for name, layer in plan.layers.items()})
+
+
 def _left_to_set(plan: Plan, framework: str) -> Iterator[str]:
     """What of a step is neither split nor in the files of a framework."""
     said = SAID[framework]
-    if "ranks" not in said:
+    if "ranks" not in said or plan.idle_gpus:
         idle = f"; {format_items(plan.idle_gpus, 'more GPU')} would have no work"
         yield f"ranks: {plan.gpus:,}{idle if plan.idle_gpus else ''}"
     if "batch" not in said:
@@ -129,8 +136,7 @@ def _left_to_set(plan: Plan, framework: str) -> Iterator[str]:
     if "precision" not in said or plan.training.precision == "tf32":
         yield f"precision: {plan.training.precision}"
     yield from _options_to_set(plan)
-    kinds = {name: layer.kind for name, layer in plan.layers.items()}
-    if "network" in said and not is_stack_on_tokens(kinds):
+    if "network" in said and not _is_on_tokens(plan):
         yield f"network: the scripts of {framework} train stacks of blocks on tokens, not this one"
 
 

@@ -95,6 +95,13 @@ def _not_said(plan: Plan, framework: str) -> Iterator[str]:
     by_space = any(dim in layer.degrees for layer in plan.layers.values() for dim in SPATIAL_DIMS)
     if by_space and not FRAMEWORKS[framework].exchanges_halos:
         yield "halos of convolutions that are split by space: exchange them in the layers"
+    if plan.ring_attention:
+        yield "keys and values that come around a ring: by placements they are gathered at once"
+    if plan.gather_again:
+        yield (
+            "inputs that are gathered again for the backward pass: what is gathered may be kept "
+            "until then, in more memory"
+        )
 
 
 def _filled_in(plan: Plan, words: Mapping[str, Mapping[str, object]]) -> dict[str, str]:

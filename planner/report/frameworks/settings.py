@@ -11,6 +11,7 @@ from planner.models.files import toml_rows
 from planner.plan import Plan
 from planner.report.frameworks.uniform import (
     UniformDegrees,
+    attends,
     blocks_of_stages,
     uniform_degrees,
     way_of_plan,
@@ -27,7 +28,8 @@ _CHECKPOINTS: dict[str, dict[str, object]] = {
     "operations": {"mode": "selective", "selective_ac_option": "op"},
     "full": {"mode": "full"},
 }
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
+# What torchtitan computes in; it reads no other name.
+_DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
 _REDUCED = ("bf16", "fp16")
 
 
@@ -120,6 +122,9 @@ def megatron(plan: Plan) -> Written:
     if of.ep > 1:
         rows.append(("expert-model-parallel-size", of.ep))
         rows.append(("expert-tensor-parallel-size", of.etp))
+    if of.cp > 1 and not plan.ring_attention:
+        # by default keys and values go around a ring
+        rows.append(("cp-comm-type", "all_gather"))
     stages = [len(blocks) for blocks in blocks_of_stages(plan)]
     if len(set(stages)) > 1:
         # neither quotes nor stars, which shells take otherwise in a file than on a line
@@ -172,10 +177,16 @@ def accelerate(plan: Plan) -> Written:
         "num_processes": plan.gpus,
         "use_cpu": False,
     }
+    # layers of what has no blocks are gathered one by one, and not the whole network at once
+    wrapped: dict[str, object] = (
+        {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+        if attends(plan)
+        else {"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": 0}
+    )
     inner: dict[str, object] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": of.zero == 3,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        **wrapped,
         "fsdp_activation_checkpointing": of.recompute == "full",
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
