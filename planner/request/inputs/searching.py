@@ -148,10 +148,11 @@ DUMP_PROBLEM: Input[None] = Input(
     metavar="FILE",
     kind="object",
     help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
-    "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
+    "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz. The plan is "
+    "then one of splits of the layers alone, in one stage.",
     text="Where to write the additive problem whose optimum bounds the plan's step from below, in "
     "the form of `search.files.contest`; of those solved for the plan, the one with the best "
-    "bound.",
+    "bound. The plan is then one of splits of the layers alone, in one stage.",
     recorded=False,
 )
 AGAINST: Input[str] = Input(
