@@ -20,6 +20,7 @@ from planner.planning.bounds.additive_search import AdditiveSearch, time_left
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import PAIR_SECONDS, WholeSpace
+from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import Profile
 from planner.planning.space.shuffles import TooManyLayouts
 from planner.planning.space.widen import extend
@@ -40,8 +41,9 @@ FEW_CANDIDATES = 100_000
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 2_500_000
 # The most layouts of candidates that are near, with those of the search, for which the shuffles of
-# each are costed: comparing so many takes a second. [items]
-MOST_NEAR_LAYOUTS = 2_000
+# each are costed: comparing so many takes a second. And the most pairs of such candidates along all
+# edges that are unlike, of which three numbers are held each: half a gigabyte. [items]
+MOST_NEAR_LAYOUTS, MOST_NEAR_PAIRS = 2_000, 2.0e7
 # Entries that one elimination over every distribution may visit: a few seconds.
 MOST_WORK = 5.0e8
 # Work of message passing where elimination would take too long, about as many seconds.
@@ -234,6 +236,8 @@ def _priced_one_by_one(
         What classes came to.
     """
     rows = {name: np.flatnonzero(mask) for name, mask in priced.near.items() if mask.any()}
+    if _num_pairs(search.formulation, rows) > MOST_NEAR_PAIRS:
+        return priced
     more = {name: whole.left[name].candidates.take(some) for name, some in rows.items()}
     in_time = math.sqrt(search.deadline.remaining / PAIR_SECONDS)
     try:
@@ -257,6 +261,14 @@ def _priced_one_by_one(
         wanted=_wanted(values, worst),
         near={name: value < worst for name, value in values.items()},
     )
+
+
+def _num_pairs(formulation: Formulation, more: Mapping[str, Ints]) -> int:
+    """Pairs of candidates along all edges that are unlike, with more of some layers. [items]"""
+    alike, spaces = formulation.first_alike, formulation.spaces
+    edges = {(alike[edge.source], alike[edge.target]) for edge in formulation.edges}
+    counts = {n: len(spaces[n].candidates) + len(more.get(n, ())) for n in set(alike.values())}
+    return sum(counts[source] * counts[target] for source, target in edges)
 
 
 def values_left_out(
