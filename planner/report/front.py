@@ -16,7 +16,7 @@ from planner.plan import Plan
 from planner.report import figures, svg
 from planner.report.console import show_below, show_sentence, terminal_table
 from planner.report.html import page
-from planner.report.sentences import how
+from planner.report.sentences import gap_figure, how
 
 _WIDTH, _HEIGHT = 1080.0, 360.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 30.0, 20.0, 46.0
@@ -110,7 +110,7 @@ def show_front(plans: Sequence[Plan], console: Console, against: str = "memory")
             figures.seconds(plan.step_time_s),
             figures.count(plan.throughput),
             figures.size(plan.peak_memory),
-            figures.percent(plan.search.gap),
+            gap_figure(plan),
             _how_at_point(plan),
         )
     show_below(console, table)
@@ -163,17 +163,19 @@ def front_sentence(plans: Sequence[Plan], against: str) -> str:
             f"faster than fewer; a gap is to the bound of what was searched{more}"
         )
     ways = "all or some of the " if stopped else ""
-    gaps = "gaps are to that"
+    bound = first.search.lower_bound_s
+    gaps = f"no step of any takes less than {figures.seconds(bound)}, whatever the memory, and "
+    gaps += "gaps are to that"
     limited = any(one.memory_capacity_bytes < first.memory_capacity_bytes for one in plans)
     answers = "the plan of 'planner optimize'"
     if limited:
         answers = f"{answers}, and those of 'planner optimize --memory' with less and less,"
         gaps = f"{gaps}, but of those with less to the bounds of their own questions"
+    if bound <= 0.0:
+        gaps = "that no step of any is faster was not proven"
     return (
         f"beside {answers} {ways}{first.search.num_choices:,} ways to train, "
-        "with one split of all layers, were estimated; no step of any takes less than "
-        f"{figures.seconds(first.search.lower_bound_s)}, whatever the memory, and {gaps}"
-        f"{more}"
+        f"with one split of all layers, were estimated; {gaps}{more}"
     )
 
 

@@ -28,6 +28,7 @@ def _environment() -> Environment:
         seconds=figures.seconds,
         size=figures.size,
         percent=figures.percent,
+        gap=sentences.gap_figure,
         count=figures.count,
         speed_up=figures.speed_up,
         bare=_without_scheme,

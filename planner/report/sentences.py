@@ -55,6 +55,11 @@ def quality_sentence(plan: Plan) -> str:
     return f"{text}; stopped early by {found.stopped_by}" if found.stopped_by else text
 
 
+def gap_figure(plan: Plan) -> str:
+    """The gap of a plan in tables: a dash where no bound was proven."""
+    return figures.percent(plan.search.gap) if plan.search.lower_bound_s > 0.0 else "-"
+
+
 def shares_sentence(plan: Plan) -> str:
     """What shares of a step are of where several groups work; empty where one does."""
     if plan.num_groups == 1:

@@ -16,7 +16,7 @@ from planner.plan import Plan
 from planner.report import figures
 from planner.report.console import show_list, show_sentence
 from planner.report.html import page
-from planner.report.sentences import how
+from planner.report.sentences import gap_figure, how
 from planner.study.run import Study, StudyRow
 
 _FIGURES = (
@@ -113,7 +113,7 @@ def _cells(row: StudyRow) -> list[str]:
         figures.count(plan.throughput),
         "-" if plan.mfu is None else figures.percent(plan.mfu),
         figures.size(plan.peak_memory),
-        figures.percent(plan.search.gap),
+        gap_figure(plan),
         how(plan),
     ]
 

@@ -192,6 +192,18 @@ def test_limits_that_there_is_no_time_for_leave_the_front(two, reason):
     assert filled(two, ask, 0.0, Deadline(0.0))[0].search.stopped_by == "time limit"
 
 
+def test_a_front_without_a_bound_tells_no_gap(two):
+    """It told a gap of 100 %, and that no step takes less than 0."""
+    unknown = replace(two[0].search, lower_bound_s=0.0, gap=1.0, stopped_by="interrupt")
+    plans = [dataclasses.replace(one, search=unknown) for one in two]
+    told = Console(file=io.StringIO(), width=200)
+    show_front(plans, told)
+    for text in (told.file.getvalue(), front_page(plans)):
+        assert "100.0 %" not in text
+        assert "less than 0" not in text
+        assert "no step of any is faster was not proven; stopped early by interrupt" in text
+
+
 def test_a_single_gpu_without_work_is_told_as_one():
     plan = planner.evaluate("alexnet", gpus=2, strategy="data", cluster="lassen")
     told = Console(file=io.StringIO(), width=200)
