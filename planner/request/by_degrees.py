@@ -194,6 +194,8 @@ def pieces_of_batch(known: PiecesByBatch, setting: Setting, micro_batches: int) 
 
 def splits_alone(degrees: Degrees) -> bool:
     """Whether degrees say no more than how layers are split."""
+    if degrees.sequence_parallel or degrees.cp > 1:
+        return False  # what is gathered for the forward pass is gathered again for the backward one
     usual = Degrees()
     return all(
         one.name in _SPLITS or getattr(degrees, one.name) == getattr(usual, one.name)

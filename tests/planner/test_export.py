@@ -113,6 +113,7 @@ def test_torchtitan_rotates_keys_and_values_as_plans_have_it(tmp_path):
     question = {"cluster": "dgx-a100", "gpus": 2, "global_batch_size": 2, "input_size": 4096}
     ring = planner.optimize("gpt2", keep="cp=2", forbid="all-to-all", **question)
     gathers = evaluated("gpt2", "megatron:cp=2", gpus=2, global_batch_size=2)
+    gathers = dataclasses.replace(gathers, ring_attention=False)
     assert (ring.ring_attention, gathers.ring_attention) == (True, False)
     for plan, method in ((ring, "alltoall"), (gathers, None)):
         text, _ = files(plan, "torchtitan", tmp_path)
@@ -411,13 +412,13 @@ def test_gathers_that_placements_do_not_tell_are_said(plans, framework, tmp_path
 
 def test_keys_and_values_come_around_a_ring_of_megatron_where_the_plan_has_one(tmp_path):
     """Its context parallelism has a ring by default, of plans that gather, too."""
-    plan = evaluated("gpt2", "megatron:cp=2,dp=4", global_batch_size=32)
-    assert not plan.ring_attention
-    text, _ = files(plan, "megatron", tmp_path)
-    assert "--cp-comm-type all_gather\n" in text["arguments.txt"]
-    ring = dataclasses.replace(plan, gather_again=True, ring_attention=True)
+    ring = evaluated("gpt2", "megatron:cp=2,dp=4", global_batch_size=32)
+    assert ring.ring_attention
     text, _ = files(ring, "megatron", tmp_path)
     assert "--cp-comm-type" not in text["arguments.txt"]
+    plan = dataclasses.replace(ring, ring_attention=False)
+    text, _ = files(plan, "megatron", tmp_path)
+    assert "--cp-comm-type all_gather\n" in text["arguments.txt"]
 
 
 def test_torchtitan_is_told_no_precision_that_it_has_not(plans, tmp_path):

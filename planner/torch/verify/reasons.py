@@ -161,7 +161,8 @@ class MessageSizes(Struct, frozen=True, kw_only=True):
             yield self._blocks_of_inputs(reader), "samples are loaded where needed, not charged"
         if not backward and reader in self._recomputed:
             yield [2 * charged], "it is moved again where activations are computed again"
-        if not backward and self.plan.strategy.gather_again:
+        again = not backward and self.plan.strategy.gather_again
+        if again:
             yield [2 * charged], "it is gathered again for the backward pass"
         others = [
             numbers
@@ -173,7 +174,8 @@ class MessageSizes(Struct, frozen=True, kw_only=True):
         layer = self.graph.layers.get(reader)
         if layer is not None and layer.kind == "attention":
             units = [a.units for tensor in layer.inputs for a in tensor.axes if a.units]
-            sizes = [charged * layer.dims["head"] / one for one in units]
+            repeated = [charged * layer.dims["head"] / one for one in units]
+            sizes = [*repeated, *(2 * one for one in repeated if again)]
             yield sizes, "keys and values are repeated for their queries before they are moved"
 
     def _blocks_of_inputs(self, reader: str) -> list[float]:
