@@ -357,7 +357,7 @@ class TestCommand:
     def test_it_says_how_much_of_the_plan_is_measured(self, tmp_path: Path, network: str) -> None:
         path = str(tmp_path / "m.json")
         arguments = ["profile", network, *QUESTION, "--device", "cpu", "--threads", "1"]
-        done = CliRunner().invoke(planner_command, [*arguments, "-o", path, "--budget", "1 s"])
+        done = CliRunner().invoke(planner_command, [*arguments, "-o", path, "--budget", "4 s"])
         assert done.exit_code == 0, done.output
         assert "of what its plan computes" in done.output
         assert len(CostTable.load(path))
