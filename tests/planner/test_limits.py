@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from questions import SPLITS_ALONE
 
 import planner
+import planner.api  # which is imported late otherwise, and would keep what a test put in place
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.joint import requests
