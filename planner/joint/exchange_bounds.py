@@ -227,7 +227,7 @@ def gathered_after(
 def _cuts_of_largest(
     estimates: Estimates, choice: Choice, inside: MicroBatch
 ) -> list[tuple[int, ...]]:
-    """Over what stages may gather, wherever they are cut: all as the largest of their weights.
+    """Cuts over which some stage may gather, wherever stages begin: that of its largest weight.
 
     Parameters
     ----------

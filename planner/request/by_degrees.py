@@ -27,11 +27,9 @@ from planner.request.setting import Setting
 from planner.request.training_graphs import training_graph
 
 assert OFFLOADED == STRATEGY_OFFLOADED, "requests name what strategies know"
-# What of `Degrees` says how layers are split.
-_SPLITS = (
-    *("dp", "tp", "cp", "ep", "etp"),
-    *("sequence_parallel", "uneven_heads", "cp_kind", "axes"),
-)
+# What of `Degrees` says how layers are split, and no more. Where the sequence is split, what is
+# gathered for the forward pass is gathered again for the backward one, too.
+_SPLITS = ("dp", "tp", "ep", "etp", "uneven_heads", "cp_kind", "axes")
 
 
 def micro_graph(setting: Setting, micro_batches: int) -> Graph:
@@ -194,8 +192,6 @@ def pieces_of_batch(known: PiecesByBatch, setting: Setting, micro_batches: int) 
 
 def splits_alone(degrees: Degrees) -> bool:
     """Whether degrees say no more than how layers are split."""
-    if degrees.sequence_parallel or degrees.cp > 1:
-        return False  # what is gathered for the forward pass is gathered again for the backward one
     usual = Degrees()
     return all(
         one.name in _SPLITS or getattr(degrees, one.name) == getattr(usual, one.name)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
@@ -242,14 +241,9 @@ def _priced_one_by_one(
     in_time = math.sqrt(search.deadline.remaining / PAIR_SECONDS)
     try:
         every = extend(search.formulation, more, search.deadline, min(MOST_NEAR_LAYOUTS, in_time))
-        problem = every.problem(whole.profile)
-        order = plan(problem, max_work=MOST_WORK)
-        eliminated = eliminate(problem, order, deadline=search.deadline)
-        marginals = min_marginals(eliminated, search.deadline)
+        marginals = marginals_of(every.problem(whole.profile), search.deadline)
     except (ProblemError, TooManyLayouts):
         return priced
-    if marginals is None:
-        return replace(priced, bound=max(priced.bound, min(eliminated.minimum, worst)))
     values = {name: np.full(len(mask), np.inf) for name, mask in priced.near.items()}
     for layer, marginal in zip(every.layers, marginals, strict=True):
         name = every.first_alike[layer.name]
@@ -257,10 +251,25 @@ def _priced_one_by_one(
             some = marginal[len(search.formulation.spaces[name].candidates) :]
             values[name][rows[name]] = np.minimum(values[name][rows[name]], some)
     return PricedSpace(
-        bound=max(priced.bound, min(eliminated.minimum, worst)),
+        bound=max(priced.bound, min(float(marginals[0].min()), worst)),
         wanted=_wanted(values, worst),
         near={name: value < worst for name, value in values.items()},
     )
+
+
+def marginals_of(problem: Problem, deadline: Deadline) -> list[Floats]:
+    """What any assignment with each candidate costs at least. [s]
+
+    Raises
+    ------
+    ProblemError
+        Where that takes too much work or memory.
+    """
+    eliminated = eliminate(problem, plan(problem, max_work=MOST_WORK), deadline=deadline)
+    marginals = min_marginals(eliminated, deadline)
+    if marginals is None:
+        raise ProblemError("the tables of some layers are too large to hold")
+    return marginals
 
 
 def _num_pairs(formulation: Formulation, more: Mapping[str, Ints]) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from costmodels.distribution import Distribution, count_candidates
 from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import maximise_bound
-from planner.planning.bounds.certificate import MOST_CANDIDATES, MOST_WORK, values_left_out
+from planner.planning.bounds.certificate import MOST_CANDIDATES, marginals_of, values_left_out
 from planner.planning.bounds.in_order import OrderedSearch, TooManyLabels
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import WholeSpace
@@ -28,8 +28,6 @@ from planner.planning.space.profile import ALONE, NUM_KINDS, PLAIN, SLOWED, Prof
 from planner.planning.space.shuffles import TooManyLayouts
 from planner.planning.space.widen import extend, taken
 from search import Problem, ProblemError
-from search.elimination.buckets import eliminate, plan
-from search.elimination.marginals import min_marginals
 from search.problem import CostEdge
 from search.problem.deadline import Deadline
 
@@ -189,7 +187,7 @@ def _left_by_terms(
     for weights in terms:
         one = replace(whole, profile=Profile.of(weights))
         problem, classes = one.problem(worst)
-        marginals = _marginals(problem, deadline)
+        marginals = marginals_of(problem, deadline)
         for name, value in values_left_out(one, problem, classes, marginals).items():
             left[name] &= value < worst
         near = {name: np.zeros_like(mask) for name, mask in seen.items()}
@@ -227,7 +225,7 @@ def _left_in_space(
     kept = [np.arange(len(formulation.spaces[x.name].candidates)) for x in formulation.layers]
     for one in weights:
         problem = _restricted(formulation.problem(Profile.of(one)), kept)
-        marginals = _marginals(problem, deadline)
+        marginals = marginals_of(problem, deadline)
         near = [values < worst for values in marginals]
         # none is left where nothing is faster: any one of each layer is as good as none
         kept = [
@@ -250,12 +248,3 @@ def _restricted(problem: Problem, kept: Sequence[Ints]) -> Problem:
         ),
         names=problem.names,
     )
-
-
-def _marginals(problem: Problem, deadline: Deadline) -> list[Floats]:
-    """What any assignment with each candidate costs at least. [s]"""
-    eliminated = eliminate(problem, plan(problem, max_work=MOST_WORK), deadline=deadline)
-    marginals = min_marginals(eliminated, deadline)
-    if marginals is None:
-        raise ProblemError("the tables of some layers are too large to hold")
-    return marginals
