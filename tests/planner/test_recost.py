@@ -112,7 +112,7 @@ def test_more_candidates_never_give_a_worse_plan() -> None:
 
 
 def test_a_simpler_plan_is_taken_where_it_is_hardly_slower() -> None:
-    found = planner.optimize("cosmoflow-128", gpus=16, cluster="abci", global_batch_size=4)
+    found = planner.optimize("cosmoflow-128", gpus=8, cluster="abci", global_batch_size=4)
     assert fastest(found) < found.step_time_s <= 1.01 * fastest(found)
     assert any(SIMPLER in text for text in found.fallbacks)
 
