@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from planner.joint.as_cut import BoundsAsCut
 from planner.joint.borders import interleaved, least_message, passed_on, tied_message
-from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
@@ -29,10 +28,12 @@ from planner.joint.exchange_bounds import (
     reductions,
     slowed_by_gathers,
 )
+from planner.joint.host_bounds import copied_in_passes, copies_in_all
 from planner.joint.hybrid import shard_sizes
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.micro_batch import MicroBatch
-from planner.joint.offload import UNITS, HostRates, most_waiting, offloaded
+from planner.joint.offload import HostRates, most_waiting, offloaded
+from planner.joint.stage_bounds import BoundsOfStages
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import waiting_time
@@ -65,7 +66,6 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
     series: dict[tuple[Degrees, int, bool, bool], tuple[float, Floats]] = field(
         default_factory=dict
     )
-    filled: dict[tuple[object, ...], float] = field(default_factory=dict)
     known: dict[Choice, float] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
@@ -156,7 +156,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         ends = min(after_first(self.estimates, way, inside) for way in away)
         rest = tied + ends * in_series
         if choice.fills_bubbles:
-            chain, last = self._filled(choice, inside, message, rest), inside.total_apart
+            chain, last = count * total / pp, inside.total_apart
         else:
             chain = pipelined(total, pp, choice.chunks, count, chain=in_turn, message=message)
             last = total - inside.total_least_forward
@@ -178,7 +178,11 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             every = (count - 1) * (travels - 2.0 * tied) + travels
             found = max(found, begin + (first + every + after) / pp)
         if choice.offload:
-            found = max(found, self._of_hosts(choice, inside) / pp)
+            found = max(found, copies_in_all(self.estimates, choice, inside) / pp)
+            ahead = count * inside.total_least_forward
+            out, back = copied_in_passes(self.estimates, choice, inside)
+            beside = max(ahead, out) + max(count * total - ahead, back)
+            found = max(found, (beside + after) / pp)
         once = float(inside.least_before.sum()) if choice.fills_bubbles else total
         found = max(found + slowed, passed_on(choice, once, message, chain=in_turn) + rest)
         beside = min(passes_beside_exchanges(self.estimates, way, inside) for way in ways)
@@ -195,6 +199,20 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
                 found, min(passes_in_turn(self.estimates, w, inside, updates) for w in ways)
             )
         return found * (1.0 - ROUNDING)
+
+    def of_stages(self, choice: Choice, least: float, limit: float = math.inf) -> float:
+        """The most that is known of a choice, stage by stage, which takes longer than `of`. [s]
+
+        Parameters
+        ----------
+        choice, least
+            The choice, and what is known already. [s]
+        limit
+            What takes longer does not matter. [s]
+        """
+        members = self._most_again(choice) if self._stands_for_more(choice) else 0
+        found = self.in_stages.of(choice, members=members, limit=limit / (1.0 - ROUNDING))
+        return max(least, found * (1.0 - ROUNDING))
 
     def by_shards(self, least: float, choice: Choice) -> list[tuple[float, Choice]]:
         """What each of the choices takes at least that a bound holds for, as of `shards`. [s]
@@ -230,6 +248,11 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         """What stages take at least as they are simulated."""
         return BoundsAsCut(self.estimates)
 
+    @cached_property
+    def in_stages(self) -> BoundsOfStages:
+        """What stages of blocks take at least."""
+        return BoundsOfStages(self.estimates, self.memory, chain=self.floors.chain)
+
     def _sums(self, choice: Choice, kept: MicroBatch, *, apart: bool) -> tuple[float, Floats]:
         """Sums of computation, as of `PipelineBounds.sums`; apart without that of weights. [s]"""
         key = (choice.split, choice.samples, choice.zero > 2, apart)
@@ -237,28 +260,6 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
             rows = kept.computed - kept.apart if apart else kept.computed
             self.series[key] = self.floors.sums(rows[None])[0]
         return self.series[key]
-
-    def _filled(self, choice: Choice, inside: MicroBatch, message: float, after: float) -> float:
-        """What a pipeline takes at least whose backward passes of weights fill its bubbles. [s]
-
-        Parameters
-        ----------
-        choice, inside, message
-            The choice, its micro-batch, and what stages send at least. [s]
-        after
-            As of `least_filled`. [s]
-        """
-        pieces, pp, count = self.estimates.cuts.pieces, choice.pp, choice.micro_batches
-        if not self.floors.chain or self.estimates.cuts.by_shares:
-            return count * inside.total_spent(filled=choice.fills_bubbles) / pp
-        again = inside.least_before is not self._kept(choice).least_before
-        recompute = again and choice.inside.recompute
-        key = (choice.split, choice.samples, recompute, pp, count, message, after)
-        if key not in self.filled:
-            rows = (inside.least_forward, inside.least_before, inside.apart)
-            ahead, both, weights = (np.add.reduceat(row, pieces).tolist() for row in rows)
-            self.filled[key] = least_filled(pp, count, ahead, both, weights, message, after)
-        return self.filled[key]
 
     def _kept(self, choice: Choice) -> MicroBatch:
         """A micro-batch of which nothing is computed again."""
@@ -317,30 +318,8 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         if not choice.offload:
             return self.of(choice, fitting=False)
         inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
-        copies = self._of_hosts(choice, inside) / choice.pp * (1.0 - ROUNDING)
+        copies = copies_in_all(self.estimates, choice, inside) / choice.pp * (1.0 - ROUNDING)
         return copies if copies > most else self.of(choice)
-
-    def _of_hosts(self, choice: Choice, inside: MicroBatch) -> float:
-        """What all stages take at least for copies, and for updates on hosts. [s]
-
-        Some units stay where a backward pass follows its forward pass at once.
-        """
-        copies, count = self.estimates.copies(choice, inside), choice.micro_batches
-        moved = (copies.forward_out, copies.forward_in, copies.backward_in)
-        away, there, back = (float(row.sum()) for row in moved)
-        units = np.bincount(self.estimates.plain.unit_of_layer, weights=copies.backward_in)
-        stay = UNITS * float(units.max())
-        out, into = count * max(away - stay, 0.0), count * (there + max(back - stay, 0.0))
-        last_out, last_in = float(copies.update_out.sum()), float(copies.update_in.sum())
-        updated, rates = float(copies.updated.sum()), HostRates.mean(self.setting)
-        shared = (out + last_out + into + last_in) * rates.shared + updated * rates.update
-        shared = max(shared, max(out + last_out, into + last_in) * rates.copy)
-        # the update waits for all gradients of a device, which hosts that update have by then
-        rates = HostRates.of(self.setting, self.setting.gpus // choice.pp)
-        if "optimizer" in choice.offload:
-            before = max(out + last_out, into) * rates.copy
-            return max(shared, before + max(updated * rates.update, last_in * rates.copy))
-        return max(shared, (max(out, into) + max(last_out, last_in)) * rates.copy)
 
     def _updates(self, choice: Choice, inside: MicroBatch) -> float:
         """Updates of all stages. [s]"""

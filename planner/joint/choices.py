@@ -111,6 +111,11 @@ class Choice(Struct, frozen=True, kw_only=True):
         more = again or bool(self.offload)
         return (self.parts, self.micro_batches, self.zero, more) == (1, 1, 0, False)
 
+    @property
+    def of_any_cut(self) -> Choice:
+        """The choice whatever blocks its stages have, and compute again."""
+        return replace(self, blocks=(), again=0)
+
     def less_again(self) -> Iterator[Choice]:
         """The same choice with less computed again: faster, where it fits.
 

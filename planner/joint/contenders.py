@@ -175,7 +175,14 @@ class Contenders:
         self, least: float, one: Estimate, choice: Choice, place: tuple[int, ...]
     ) -> Iterator[Contender]:
         for number, (row, way) in enumerate(self.bounds.by_shards(least, choice)):
-            yield Contender(row, True, one.seconds, (*place, number), way)
+            found = Contender(row, True, one.seconds, (*place, number), way)
+            yield found._replace(sharp=False, sharpen=partial(self._in_stages, found))
+
+    def _in_stages(self, one: Contender, best: float) -> Iterator[Contender]:
+        """A choice by what its stages take as well, of those that come first alone."""
+        least = self.bounds.of_stages(one.choice, one.least, best)
+        if least < best:
+            yield one._replace(least=least)
 
 
 def least_of_passes(bounds: ChoiceBounds, choice: Choice) -> float:

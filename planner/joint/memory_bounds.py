@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -50,15 +50,30 @@ class MemoryBounds:
         least = self._anyhow(choice, inside)
         if choice.chunks == 1 or "activations" in choice.offload:
             return least
-        pp = choice.pp
-        under = 2 * (pp - np.arange(pp) - 1) + (choice.chunks - 1) * pp
-        under = np.clip(under, 1, choice.micro_batches * choice.chunks)
-        standing, fullest = self.standing(choice, inside), math.inf
-        for starts in cuts_of(self.estimates, choice):
-            held = np.add.reduceat(standing, starts).reshape(-1, pp).sum(axis=0)
-            kept = np.add.reduceat(inside.kept, starts).reshape(-1, pp).min(axis=0)
-            fullest = min(fullest, float((held + under * kept).max()))
-        return max(least, fullest + self._reserved(choice))
+        rows = (self.of_stages(choice, inside, s) for s in cuts_of(self.estimates, choice))
+        return max(least, min(rows, default=math.inf))
+
+    def of_stages(self, choice: Choice, inside: MicroBatch, starts: Sequence[int]) -> float:
+        """What some device holds at least of several stages a group that begin there. [B]
+
+        Parameters
+        ----------
+        choice, inside
+            As of `of`.
+        starts
+            The first layer of each stage.
+        """
+        pp, chunks, count = choice.pp, choice.chunks, choice.micro_batches
+        held = np.add.reduceat(self.standing(choice, inside), starts).reshape(-1, pp).sum(axis=0)
+        # forward passes before the first backward pass, of as many micro-batches of a chunk at a
+        # time as there are groups
+        passes = 2 * (pp - np.arange(pp) - 1) + (chunks - 1) * pp + 1
+        passes = np.full_like(passes, count * chunks) if count == pp else passes
+        rounds, rest = np.divmod(np.minimum(passes, count * chunks), pp * chunks)
+        under = rounds * pp + np.clip(rest - pp * np.arange(chunks)[:, None], 0, pp)
+        if "activations" not in choice.offload:
+            held += (under * np.add.reduceat(inside.kept, starts).reshape(-1, pp)).sum(axis=0)
+        return float(held.max()) + self.reserved(choice)
 
     def refutes(self, choice: Choice) -> bool:
         """Whether a choice is known not to fit, by a micro-batch of a single sample.
@@ -75,7 +90,7 @@ class MemoryBounds:
         """As of `MicroBatch.standing`. [B]"""
         return inside.standing(choice, self.estimates.ranks(choice, inside))
 
-    def _reserved(self, choice: Choice) -> float:
+    def reserved(self, choice: Choice) -> float:
         """What the framework reserves at least. [B]"""
         reserved = self.estimates.setting.cluster.device.reserved_memory
         runtime = choice_runtime(self.estimates.runtime, choice.zero)
@@ -96,7 +111,7 @@ class MemoryBounds:
             How often what the micro-batch keeps is there.
         """
         standing, pp = self.standing(choice, inside), choice.pp
-        reserved = self._reserved(choice)
+        reserved = self.reserved(choice)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
         least = (float(standing.sum()) + times * inside.total_kept) / pp

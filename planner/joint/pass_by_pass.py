@@ -6,6 +6,7 @@ few of them, or stages that are unlike each other, what waits for what decides.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,12 +36,15 @@ class _Pass(NamedTuple):
         The pass of another group that it waits for, -1 without any.
     border
         That over which it sends what it made, -1 where it sends nothing.
+    micro
+        The micro-batch.
     """
 
     group: int
     took: int
     after: int
     border: int
+    micro: int
 
 
 def ends_of_passes(
@@ -113,7 +117,7 @@ def _one_by_one(
     arrived: list[float] = []
     order = _order(choice.schedule, choice.pp, choice.chunks, choice.micro_batches)
     # with comparisons instead of `min` and `max` all of it takes a tenth less
-    for group, place, after, border in order:
+    for group, place, after, border, _ in order:
         begin = free[group]
         end = begin + took[place]
         if after >= 0 and (ready := arrived[after]) > begin:
@@ -129,6 +133,41 @@ def _one_by_one(
                 done[group], free[group] = end, max(end, free[group])
         arrived.append(end)
     return np.array(done)
+
+
+def begun_and_done(
+    choice: Choice, forward: Floats, backward: Floats, sends: Floats, micro: int
+) -> tuple[Floats, Floats]:
+    """When groups begin their first backward pass on a micro-batch or a later one, and are through.
+
+    Where passes and messages take longer, neither is earlier. [s]
+
+    Parameters
+    ----------
+    choice, forward, backward, sends
+        As of `ends_of_passes`.
+    micro
+        The micro-batch.
+    """
+    took = np.concatenate((forward.ravel(), backward.ravel())).tolist()
+    over: list[float] = sends.tolist()
+    free, sent = [0.0] * choice.pp, [0.0] * choice.pp
+    begun = [math.inf] * choice.pp
+    arrived: list[float] = []
+    for group, place, after, border, number in _order(
+        choice.schedule, choice.pp, choice.chunks, choice.micro_batches
+    ):
+        begin = free[group]
+        if after >= 0 and arrived[after] > begin:
+            begin = arrived[after]
+        if number >= micro and place >= choice.parts and begin < begun[group]:
+            begun[group] = begin
+        free[group] = end = begin + took[place]
+        if border >= 0:
+            last = sent[group]
+            end = sent[group] = (end if end > last else last) + over[border]
+        arrived.append(end)
+    return np.array(begun), np.array(free)
 
 
 @lru_cache(maxsize=512)
@@ -166,6 +205,7 @@ def _order(kind: str, pp: int, chunks: int, count: int) -> tuple[_Pass, ...]:
                         took=_KINDS.index(phase) * parts + stage,
                         after=-1 if waits is None else place[waits],
                         border=border if border < parts - 1 else -1,
+                        micro=micro,
                     )
                 )
                 place[rows.pop()] = len(found) - 1

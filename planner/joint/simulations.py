@@ -271,8 +271,8 @@ class Simulations:
         contenders = Contenders(bounds, ranked, passed, may_offload, self.pace.deadline)
         for turn in range(TURNS):
             left = self._proven(contenders, turn, left)
-        many = filter(self.estimates.cuts.are_many, self.tried)
-        return min([left, *map(bounds.of, {replace(one, blocks=(), again=0) for one in many})])
+        many = {one.of_any_cut for one in self.tried if self.estimates.cuts.are_many(one)}
+        return min([left, *(bounds.of_stages(one, bounds.of(one), left) for one in many)])
 
     def _proven(self, contenders: Contenders, turn: int, left: float) -> float:
         """As `prove`, of the choices of a turn.

@@ -74,10 +74,15 @@ def test_contenders_come_by_their_bounds_and_most_have_none_of_their_own(offload
     passed = some[1::2]
     may_offload = (lambda one: turn_of(one.choice) == 0) if offloads else None
     rows = {turn: set() for turn in range(TURNS)}
+
+    def add(turn, some):
+        # with what is known stage by stage
+        rows[turn].update((bounds.of_stages(one, least), one) for least, one in some)
+
     for one in [*ranked, *map(bounds.estimates.of, passed)]:
-        rows[turn_of(one.choice)].update(bounds.by_shards(bounds.of(one.choice), one.choice))
+        add(turn_of(one.choice), bounds.by_shards(bounds.of(one.choice), one.choice))
         if may_offload is not None and may_offload(one):
-            rows[TURNS - 1].update(bounds.offloaded(one.choice, math.inf))
+            add(TURNS - 1, bounds.offloaded(one.choice, math.inf))
     every = sorted(least for turn in rows.values() for least, _ in turn)
     best = every[len(every) // 10]
     asked = []

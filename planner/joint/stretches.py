@@ -1,0 +1,168 @@
+"""What a pipeline takes at least by the stretch of blocks that a group of devices has.
+
+A stretch begins before any block and ends after any other one: all cuts into stages are rows of
+stretches, each beginning where the one before it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.joint.borders import least_message, tied_message
+from planner.joint.choices import Choice
+from planner.joint.estimate import Estimates
+from planner.joint.exchange_bounds import after_first
+from planner.joint.exchanges_by_layer import (
+    gathered_after_by_layer,
+    gathers_by_layer,
+    reductions_by_layer,
+)
+from planner.joint.micro_batch import MicroBatch
+from planner.simulation.run import OVERLAP_FACTOR
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.intp]
+
+
+class Stretches:
+    """Stretches of blocks that groups of one stage may have: (groups, first blocks, lengths).
+
+    Parameters
+    ----------
+    groups, blocks
+        How many there are; every group has one block at least. [items]
+    longest
+        Blocks of a stretch at most. [items]
+    """
+
+    def __init__(self, groups: int, blocks: int, longest: int) -> None:
+        self.blocks, self.group = blocks, np.arange(groups)[:, None, None]
+        self.first: Numbers = self.group + np.arange(blocks - groups + 1)[:, None]
+        self.end: Numbers = self.first + np.arange(1, longest + 1)
+
+    def of(self, each: Floats) -> Floats:
+        """What values of blocks are for all of each stretch."""
+        sums = self._sums(each)
+        return sums[np.minimum(self.end, self.blocks)] - sums[self.first]
+
+    def before(self, each: Floats) -> Floats:
+        """The same of all blocks before each stretch."""
+        return self._sums(each)[self.first]
+
+    def behind(self, each: Floats) -> Floats:
+        """The same of all blocks behind each stretch."""
+        return float(each.sum()) - self._sums(each)[np.minimum(self.end, self.blocks)]
+
+    def slowest(self, seconds: Floats) -> float:
+        """The least of all cuts of what the slowest of their stretches takes.
+
+        Parameters
+        ----------
+        seconds
+            Of each stretch. [s]
+        """
+        _, firsts, lengths = seconds.shape
+        least = np.full(firsts, math.inf)
+        least[0] = 0.0
+        for each in seconds:
+            # what a group ends with the next one begins with
+            longer, least = np.maximum(least[:, None], each), np.full(firsts, math.inf)
+            for more in range(min(lengths, firsts)):
+                np.minimum(least[more:], longer[: firsts - more, more], out=least[more:])
+        return float(least[-1])
+
+    @staticmethod
+    def _sums(each: Floats) -> Floats:
+        return np.concatenate(([0.0], np.cumsum(each)))
+
+
+class StretchBounds:
+    """When a step is over at the earliest of which a group has a stretch of blocks.
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        Of the question, the choice, and its micro-batch.
+    pieces
+        The first layer of each block.
+    """
+
+    def __init__(
+        self, estimates: Estimates, choice: Choice, inside: MicroBatch, pieces: Sequence[int]
+    ) -> None:
+        self.choice, self.filled = choice, choice.fills_bubbles
+        self.gradients = estimates.exchanges.gradients(choice.zero)
+        what = (estimates, choice, inside)
+        updates = np.zeros(len(inside.update))
+        if not choice.offload:
+            updates = inside.update / (estimates.ranks(choice, inside) if choice.zero else 1.0)
+        rows = (
+            *(inside.least_forward, inside.least_before if self.filled else inside.least),
+            *(inside.apart * self.filled, inside.computed),
+            *(reductions_by_layer(*what), gathers_by_layer(*what)),
+            updates + gathered_after_by_layer(*what),
+        )
+        each = [np.add.reduceat(row, pieces) for row in rows]
+        self.forward, self.both, self.apart, self.computed, self.reduced, *rest = each
+        self.gathered, self.after = rest
+        self.message = least_message(*what)
+        self.last = tied_message(*what) + after_first(*what)
+
+    def longest(self, limit: float) -> int:
+        """Blocks of a stretch at most of which the passes alone do not take longer. [items]
+
+        Parameters
+        ----------
+        limit
+            What a step may take. [s]
+        """
+        count, blocks = self.choice.micro_batches, len(self.both)
+        sums, most = np.concatenate(([0.0], np.cumsum(self.both))), blocks - self.choice.pp + 1
+        for longer in range(2, most + 1) if limit < math.inf else ():
+            if count * float((sums[longer:] - sums[:-longer]).min()) > limit:
+                return longer - 1
+        return most
+
+    def of(self, stretches: Stretches, more: Floats) -> Floats:
+        """Of each group, by its stretch. [s]
+
+        Parameters
+        ----------
+        stretches
+            What groups may have.
+        more
+            What is computed again of each. [s]
+        """
+        choice, count, group = self.choice, self.choice.micro_batches, stretches.group
+        sends = group * self.message
+        forward = stretches.of(self.forward)
+        both, apart = stretches.of(self.both) + more, stretches.of(self.apart)
+        before = stretches.before(self.forward)
+        ahead, back = before + sends, stretches.before(self.both) - before + sends
+        beyond = stretches.behind(self.both) + 2.0 * ((choice.pp - 1) * self.message - sends)
+        flying = choice.flying[:, None, None]
+        # as of `planner.joint.as_cut`
+        left = np.minimum(group + 1, count)  # passes of weights, where they fill bubbles
+        through = count * both + (count - left) * apart
+        through = through + ahead + (beyond - (flying - 1) * forward).clip(min=0.0)
+        rounds = -(-count // flying)
+        waited = (rounds - 1) * flying
+        turns = ahead + rounds * (beyond + both) + (count - 1 - waited) * (both - forward)
+        due = rounds - 1 - np.minimum(-(-group // flying), rounds - 1)
+        due = due + np.maximum(count - np.maximum(waited - group, 0) - left, 0)
+        ends = np.maximum(through, turns + due * apart)
+        reduced, after = stretches.of(self.reduced), stretches.of(self.after)
+        last = apart if self.filled else both - forward
+        late = left * apart + np.maximum(reduced - last * self.gradients.overlap, 0.0) + after
+        found = ends + np.maximum(back + self.last, late)
+        if self.gradients.each_micro_batch:
+            found = np.maximum(found, ahead + beyond + count * reduced + after)
+        moved = np.maximum(2.0 * count * stretches.of(self.gathered), reduced)
+        computed = count * stretches.of(self.computed)
+        slowed = np.maximum(computed, moved) + OVERLAP_FACTOR * np.minimum(computed, moved)
+        least: Floats = np.maximum(found, slowed + after)
+        return least
