@@ -13,6 +13,7 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
 from planner.joint.exchange_bounds import gathered_after
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.unit_travels import travels_of_units
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +62,27 @@ def gathers_by_layer(estimates: Estimates, choice: Choice, inside: MicroBatch) -
         elif whole:
             found += sizes / whole * time(whole)
     return found
+
+
+def fills_by_layer(
+    estimates: Estimates, choice: Choice, inside: MicroBatch
+) -> tuple[Floats, Floats]:
+    """How long gathers of weights and reductions fill links of each level, where both travel. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+
+    Returns
+    -------
+    (levels, layers) each, at the first layer of each unit; of no level where nothing is gathered.
+    """
+    if choice.zero < 3:
+        return np.zeros((0, len(inside.numbers))), np.zeros((0, len(inside.numbers)))
+    units = estimates.insides(choice.zero).sums
+    gathered, scattered, summed = travels_of_units(estimates.exchanges, units, inside, choice)
+    return gathered.busy, scattered.busy + summed.busy
 
 
 def gathered_after_by_layer(estimates: Estimates, choice: Choice, inside: MicroBatch) -> Floats:

@@ -22,9 +22,15 @@ from planner.joint.exchange_bounds import (
     reductions,
     slowed_by_exchanges,
 )
+from planner.joint.exchanges_by_layer import (
+    fills_by_layer,
+    gathers_by_layer,
+    reductions_by_layer,
+)
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.pass_by_pass import begun_and_done
+from planner.joint.runtimes import choice_runtime
 from planner.joint.stretches import StretchBounds, Stretches
 from planner.joint.unequal import cuts_of
 from planner.simulation.run import waiting_time
@@ -35,21 +41,29 @@ MOST_LAID_OUT, MOST_STRETCHES = 8192, 1 << 18
 
 
 class _Exchanged(NamedTuple):
-    """What exchanges of groups of devices take at least; (groups,) each, or of stretches. [s]
+    """What exchanges of groups of devices take at least; (groups,) each. [s]
 
     Parameters
     ----------
+    each
+        Gathers of weights in a pass of each stage; (chunks, groups).
     reduced, gathered
         Gradients of a micro-batch, and weights before a pass.
-    last
-        Gradients that are left after the last backward pass.
+    sums, gathers
+        How long they fill the links of each level; (levels, groups).
+    last, left
+        Gradients that are left after the last backward pass, and what travels from its begin on.
     after
         The update, and what follows it.
     """
 
+    each: Floats
     reduced: Floats
     gathered: Floats
+    sums: Floats
+    gathers: Floats
     last: Floats
+    left: Floats
     after: Floats
 
 
@@ -132,13 +146,19 @@ class BoundsOfStages:
         sends = self.estimates.exchanges.sends(pp, borders)
         gradients = self.estimates.exchanges.gradients(choice.zero)
         rounds = count if gradients.each_micro_batch else 1
-        begun, done = begun_and_done(choice, forward, both - forward, sends, count - rounds)
         moved = self._exchanged(choice, starts, inside)
-        ends = done + (moved.last if gradients.overlap else moved.reduced)
+        # each pass gathers what has not come before it
+        backward = np.maximum(both - forward, moved.each)
+        forward = np.maximum(forward, moved.each)
+        begun, done = begun_and_done(choice, forward, backward, sends, count - rounds)
+        # gradients of a weight that is shared are exchanged before they are reduced, others beside
+        ends = done + moved.last
         ends[0] += tied_message(self.estimates, choice, inside)
-        if gradients.overlap:
-            ends = np.maximum(ends, begun + rounds * moved.reduced)
+        left = np.maximum(done - backward[0] + moved.left, begun + rounds * moved.reduced)
+        ends = np.maximum(ends, left if gradients.overlap else done + moved.reduced)
+        fills = 2.0 * count * moved.gathers + rounds * moved.sums
         most = np.maximum(2.0 * count * moved.gathered, rounds * moved.reduced)
+        most = np.maximum(most, fills.max(axis=0, initial=0.0))
         pairs = zip((count * computed.sum(axis=0)).tolist(), most.tolist(), strict=True)
         beside = np.array([slowed_by_exchanges(one, 0.0, other) for one, other in pairs])
         found = float((np.maximum(ends, beside) + moved.after).max())
@@ -158,7 +178,20 @@ class BoundsOfStages:
                 ranks = self.estimates.ranks(choice, inside) if choice.zero else 1.0
                 updates = inside.update / ranks
                 after = after + np.array([float(updates[mask].sum()) for mask in masks])
+            units = 1 + choice_runtime(self.estimates.runtime, choice.zero).prefetch
+            weights, (every, sums) = gathers_by_layer(*what), fills_by_layer(*what)
+            of_stages = [
+                np.add.reduceat(row, starts, axis=1).reshape(len(row), choice.chunks, choice.pp)
+                for row in (weights[None], reductions_by_layer(*what)[None], every, sums)
+            ]
+            (each,), (left,), filled, summed = of_stages
+            early = units * every.max(axis=1, initial=0.0)[:, None]
+            last = summed[:, 0] + np.maximum(filled[:, 0] - early, 0.0)
             self.exchanged[key] = _Exchanged(
+                each=each - units * float(weights.max()),
+                sums=summed.sum(axis=1),
+                gathers=filled.sum(axis=1),
+                left=np.maximum(left[0], last.max(axis=0, initial=0.0)),
                 reduced=np.array([reductions(*what, mask) for mask in masks]),
                 gathered=np.array([gathers(*what, mask) for mask in masks]),
                 last=np.array([reductions(*what, first) for first in firsts]),

@@ -17,11 +17,13 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
 from planner.joint.exchange_bounds import after_first
 from planner.joint.exchanges_by_layer import (
+    fills_by_layer,
     gathered_after_by_layer,
     gathers_by_layer,
     reductions_by_layer,
 )
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.runtimes import choice_runtime
 from planner.simulation.run import OVERLAP_FACTOR
 
 Floats = NDArray[np.float64]
@@ -111,6 +113,12 @@ class StretchBounds:
         self.gathered, self.after = rest
         self.message = least_message(*what)
         self.last = tied_message(*what) + after_first(*what)
+        # how long messages fill links of each level that gathers and reductions share
+        fills = [np.add.reduceat(row, pieces, axis=1) for row in fills_by_layer(*what)]
+        # and what comes before a pass begins
+        units = 1 + choice_runtime(estimates.runtime, choice.zero).prefetch
+        self.early = units * float(self.gathered.max())
+        self.fills = *fills, units * fills[0].max(axis=1)
 
     def longest(self, limit: float) -> int:
         """Blocks of a stretch at most of which the passes alone do not take longer. [items]
@@ -138,12 +146,18 @@ class StretchBounds:
             What is computed again of each. [s]
         """
         choice, count, group = self.choice, self.choice.micro_batches, stretches.group
-        sends = group * self.message
-        forward = stretches.of(self.forward)
-        both, apart = stretches.of(self.both) + more, stretches.of(self.apart)
-        before = stretches.before(self.forward)
-        ahead, back = before + sends, stretches.before(self.both) - before + sends
-        beyond = stretches.behind(self.both) + 2.0 * ((choice.pp - 1) * self.message - sends)
+        sends, behind = group * self.message, choice.pp - 1 - group
+        only = self.both - self.forward
+        apart, gathered = stretches.of(self.apart), stretches.of(self.gathered)
+        # each pass gathers what has not come before it
+        forward = np.maximum(stretches.of(self.forward), gathered - self.early)
+        both = forward + np.maximum(stretches.of(only) + more, gathered - self.early)
+        others = stretches.before(self.gathered) - group * self.early
+        ahead = np.maximum(stretches.before(self.forward), others) + sends
+        back = np.maximum(stretches.before(only), others) + sends
+        others = stretches.behind(self.gathered) - behind * self.early
+        rows = (stretches.behind(self.forward), stretches.behind(only))
+        beyond = sum(np.maximum(row, others) for row in rows) + 2.0 * behind * self.message
         flying = choice.flying[:, None, None]
         # as of `planner.joint.as_cut`
         left = np.minimum(group + 1, count)  # passes of weights, where they fill bubbles
@@ -151,17 +165,22 @@ class StretchBounds:
         through = through + ahead + (beyond - (flying - 1) * forward).clip(min=0.0)
         rounds = -(-count // flying)
         waited = (rounds - 1) * flying
-        turns = ahead + rounds * (beyond + both) + (count - 1 - waited) * (both - forward)
+        again = ahead + rounds * (beyond + both) + (count - 1 - waited) * (both - forward)
         due = rounds - 1 - np.minimum(-(-group // flying), rounds - 1)
         due = due + np.maximum(count - np.maximum(waited - group, 0) - left, 0)
-        ends = np.maximum(through, turns + due * apart)
+        ends = np.maximum(through, again + due * apart)
         reduced, after = stretches.of(self.reduced), stretches.of(self.after)
+        turns = count if self.gradients.each_micro_batch else 1
+        left_over, moved = reduced, np.maximum(2.0 * count * gathered, turns * reduced)
+        for row, sums, early in zip(*self.fills, strict=True):
+            gathers, scatters = stretches.of(row), stretches.of(sums)
+            left_over = np.maximum(left_over, scatters + np.maximum(gathers - early, 0.0))
+            moved = np.maximum(moved, 2.0 * count * gathers + turns * scatters)
         last = apart if self.filled else both - forward
-        late = left * apart + np.maximum(reduced - last * self.gradients.overlap, 0.0) + after
-        found = ends + np.maximum(back + self.last, late)
+        late = np.maximum(left_over - last, 0.0) if self.gradients.overlap else reduced
+        found = ends + np.maximum(back + self.last, left * apart + late + after)
         if self.gradients.each_micro_batch:
             found = np.maximum(found, ahead + beyond + count * reduced + after)
-        moved = np.maximum(2.0 * count * stretches.of(self.gathered), reduced)
         computed = count * stretches.of(self.computed)
         slowed = np.maximum(computed, moved) + OVERLAP_FACTOR * np.minimum(computed, moved)
         least: Floats = np.maximum(found, slowed + after)

@@ -25,8 +25,6 @@ from planner.request.request import make_request
 from planner.request.setting import resolve
 
 SIZES = {
-    "hidden_size": 512,
-    "intermediate_size": 1536,
     "num_attention_heads": 8,
     "vocab_size": 32000,
     "max_position_embeddings": 512,
@@ -39,9 +37,11 @@ KINDS = {
 }
 
 
-def _question(tmp_path, blocks=8, **more):
+def _question(tmp_path, blocks=8, *, tied=False, hidden_size=512, **more):
     """The bounds of a small network, and all ways to train it."""
-    model = small_llama(tmp_path, num_hidden_layers=blocks, **SIZES)
+    sizes = {"tie_word_embeddings": tied, "intermediate_size": 3 * hidden_size}
+    sizes |= {"num_hidden_layers": blocks, "hidden_size": hidden_size}
+    model = small_llama(tmp_path, **SIZES, **sizes)
     asked = {"model": model, "gpus": 4, "cluster": "abci", "global_batch_size": 8}
     setting = resolve(make_request("optimize", {**asked, "precision": "fp16", **more}))
     estimates = Estimates(setting, searched_runtime(setting))
@@ -86,6 +86,18 @@ def test_no_step_takes_less_than_its_stages_wherever_they_are_cut(tmp_path, kind
         assert 0.0 < least <= min(steps) * (1.0 + 1e-9), choice
         ratios.append(max(least, bounds.of(choice, alone=True)) / steps[0])
     assert np.median(ratios) > near
+
+
+def test_gradients_of_a_weight_that_stages_share_travel_beside_others(tmp_path):
+    # where nothing travels beside passes, both are left in the end
+    more = {"gpus": 8, "global_batch_size": 64, "runtime": "deepspeed", "hidden_size": 1024}
+    bounds, every = _question(tmp_path, 16, tied=True, cluster="dgx1-v100", **more)
+    some = [one for one in every if one.pp == 2 and one.inside.tp == 1 and one.zero == 0]
+    some = [one for one in some if one.inside == one.split and one.samples > 1]
+    assert len(some) > 5
+    for choice in some:
+        step, least = _step(bounds, choice), bounds.of_stages(choice, 0.0)
+        assert least <= step.seconds * (1.0 + 1e-9), choice
 
 
 def test_what_is_computed_again_for_stages_to_fit_counts(tmp_path):
