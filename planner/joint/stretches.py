@@ -42,22 +42,23 @@ class Stretches:
     """
 
     def __init__(self, groups: int, blocks: int, longest: int) -> None:
-        self.blocks, self.group = blocks, np.arange(groups)[:, None, None]
+        self.group = np.arange(groups)[:, None, None]
         self.first: Numbers = self.group + np.arange(blocks - groups + 1)[:, None]
-        self.end: Numbers = self.first + np.arange(1, longest + 1)
+        # what would end behind the last block is no stretch
+        self.end: Numbers = np.minimum(self.first + np.arange(1, longest + 1), blocks)
 
     def of(self, each: Floats) -> Floats:
         """What values of blocks are for all of each stretch."""
         sums = self._sums(each)
-        return sums[np.minimum(self.end, self.blocks)] - sums[self.first]
+        return sums.take(self.end) - sums.take(self.first)
 
     def before(self, each: Floats) -> Floats:
         """The same of all blocks before each stretch."""
-        return self._sums(each)[self.first]
+        return self._sums(each).take(self.first)
 
     def behind(self, each: Floats) -> Floats:
         """The same of all blocks behind each stretch."""
-        return float(each.sum()) - self._sums(each)[np.minimum(self.end, self.blocks)]
+        return float(each.sum()) - self._sums(each).take(self.end)
 
     def slowest(self, seconds: Floats) -> float:
         """The least of all cuts of what the slowest of their stretches takes.
