@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from costmodels.graph import Graph
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
-from planner.joint.exchange_bounds import gathered_after, gathers, reductions
+from planner.joint.exchange_bounds import (
+    gathered_after,
+    gathers,
+    reductions,
+    updates_by_layer,
+)
 from planner.joint.micro_batch import MicroBatch
 from planner.simulation.run import waiting_time
 
@@ -269,9 +274,8 @@ class BoundsAsCut:
                 np.array([exchange(self.estimates, choice, kept, mask) for mask in masks])
                 for exchange in (reductions, gathers, gathered_after)
             )
-            if not choice.offload:
-                ranks = self.estimates.ranks(choice, kept) if choice.zero else 1.0
-                after = after + _of_groups(choice, waits, kept.update / ranks)
+            updates = updates_by_layer(self.estimates, choice, kept)
+            after = after + _of_groups(choice, waits, updates)
             self.travels[key] = travels, gathered, after
         return self.travels[key]
 

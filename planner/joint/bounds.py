@@ -210,8 +210,8 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         limit
             What takes longer does not matter. [s]
         """
-        members = self._most_again(choice) if self._stands_for_more(choice) else 0
-        found = self.in_stages.of(choice, members=members, limit=limit / (1.0 - ROUNDING))
+        most = self._most_again(choice) if self._stands_for_more(choice) else 0
+        found = self.in_stages.of(choice, most_again=most, limit=limit / (1.0 - ROUNDING))
         return max(least, found * (1.0 - ROUNDING))
 
     def by_shards(self, least: float, choice: Choice) -> list[tuple[float, Choice]]:

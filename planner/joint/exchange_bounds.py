@@ -69,6 +69,25 @@ def slowed_by_exchanges(computed: float, gaps: float, exchanged: float) -> float
     return gaps + max(computed, rest) + OVERLAP_FACTOR * min(computed, rest)
 
 
+def slowed_by_each_other(computed: Floats, moved: Floats) -> Floats:
+    """What computation and exchanges of several groups take that slow each other down. [s]"""
+    both: Floats = np.maximum(computed, moved) + OVERLAP_FACTOR * np.minimum(computed, moved)
+    return both
+
+
+def updates_by_layer(estimates: Estimates, choice: Choice, inside: MicroBatch) -> Floats:
+    """What devices update of the weight of each layer, nothing where hosts may do that. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    """
+    if choice.offload:
+        return np.zeros(len(inside.update))
+    return inside.update / (estimates.ranks(choice, inside) if choice.zero else 1.0)
+
+
 def passes_in_turn(
     estimates: Estimates, choice: Choice, inside: MicroBatch, updates: float
 ) -> float:
@@ -307,8 +326,7 @@ def after_first(estimates: Estimates, choice: Choice, inside: MicroBatch) -> flo
         first = np.arange(len(inside.gradients)) == 0
         known[key] = reductions(estimates, choice, inside, first)
         if not choice.offload:
-            ranks = float(estimates.ranks(choice, inside)[0]) if choice.zero else 1.0
-            known[key] += float(inside.update[0]) / ranks
+            known[key] += float(updates_by_layer(estimates, choice, inside)[0])
             known[key] += gathered_after(estimates, choice, inside, first)
     return known[key]
 

@@ -13,6 +13,7 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
 from planner.joint.exchange_bounds import gathered_after
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.runtimes import choice_runtime
 from planner.joint.unit_travels import travels_of_units
 
 Floats = NDArray[np.float64]
@@ -62,6 +63,11 @@ def gathers_by_layer(estimates: Estimates, choice: Choice, inside: MicroBatch) -
         elif whole:
             found += sizes / whole * time(whole)
     return found
+
+
+def units_ahead(estimates: Estimates, choice: Choice) -> int:
+    """Units of layers whose weights are gathered before a pass that uses them, at most. [items]"""
+    return 1 + choice_runtime(estimates.runtime, choice.zero).prefetch
 
 
 def fills_by_layer(

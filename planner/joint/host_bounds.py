@@ -20,11 +20,8 @@ def copies_in_all(estimates: Estimates, choice: Choice, inside: MicroBatch) -> f
     estimates, choice, inside
         Of the question, the choice, and its micro-batch.
     """
-    setting, copies, count = (
-        estimates.setting,
-        estimates.copies(choice, inside),
-        choice.micro_batches,
-    )
+    setting, count = estimates.setting, choice.micro_batches
+    copies = estimates.copies(choice, inside)
     moved = (copies.forward_out, copies.forward_in, copies.backward_in)
     away, there, back = (float(row.sum()) for row in moved)
     units = np.bincount(estimates.plain.unit_of_layer, weights=copies.backward_in)
@@ -57,17 +54,12 @@ def copied_in_passes(
     """
     pp, count = choice.pp, choice.micro_batches
     copies, units = estimates.copies(choice, inside), estimates.plain.unit_of_layer
+    rows = (copies.forward_out, copies.forward_in, copies.backward_in)
     in_turn = choice.chunks > 1 and count == pp  # all forward passes come first
     passes = count * (1 if in_turn else choice.chunks)
     runs = 1 if in_turn else passes
-    most = [
-        UNITS * pp * float(np.bincount(units, weights=row).max())
-        for row in (copies.forward_out, copies.forward_in, copies.backward_in)
-    ]
-    out, there, back = (
-        count * float(row.sum())
-        for row in (copies.forward_out, copies.forward_in, copies.backward_in)
-    )
+    most = [UNITS * pp * float(np.bincount(units, weights=row).max()) for row in rows]
+    out, there, back = (count * float(row.sum()) for row in rows)
     # devices that share a link may be at passes of either kind
     rate = HostRates.of(estimates.setting, estimates.setting.gpus // pp).copy
     forward = max(out - runs * most[0], there - passes * most[1], 0.0)

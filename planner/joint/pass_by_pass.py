@@ -140,7 +140,8 @@ def begun_and_done(
 ) -> tuple[Floats, Floats]:
     """When groups begin their first backward pass on a micro-batch or a later one, and are through.
 
-    Where passes and messages take longer, neither is earlier. [s]
+    Where passes and messages take longer, neither is earlier. Bounds need it, estimates do not,
+    which are so many that they keep a loop of their own (`_one_by_one`). [s]
 
     Parameters
     ----------

@@ -20,23 +20,25 @@ from planner.joint.exchange_bounds import (
     gathered_after,
     gathers,
     reductions,
-    slowed_by_exchanges,
+    slowed_by_each_other,
+    updates_by_layer,
 )
 from planner.joint.exchanges_by_layer import (
     fills_by_layer,
     gathers_by_layer,
     reductions_by_layer,
+    units_ahead,
 )
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.pass_by_pass import begun_and_done
-from planner.joint.runtimes import choice_runtime
 from planner.joint.stretches import StretchBounds, Stretches
 from planner.joint.unequal import cuts_of
 from planner.simulation.run import waiting_time
 
 Floats = NDArray[np.float64]
-# Passes that are laid out at most, and stretches of blocks that are compared. [items]
+# Passes that are laid out at most, some milliseconds of work, and stretches of blocks that are
+# compared, some megabytes a row: of more, what all of a choice takes is its bound. [items]
 MOST_LAID_OUT, MOST_STRETCHES = 8192, 1 << 18
 
 
@@ -46,7 +48,8 @@ class _Exchanged(NamedTuple):
     Parameters
     ----------
     each
-        Gathers of weights in a pass of each stage; (chunks, groups).
+        Gathers of weights in a pass of each stage but what may come before it, which may be less
+        than nothing; (chunks, groups).
     reduced, gathered
         Gradients of a micro-batch, and weights before a pass.
     sums, gathers
@@ -83,14 +86,14 @@ class BoundsOfStages:
         self.memory, self.chain = memory, chain
         self.exchanged: dict[tuple[object, ...], _Exchanged] = {}
 
-    def of(self, choice: Choice, *, members: int = 0, limit: float = math.inf) -> float:
+    def of(self, choice: Choice, *, most_again: int = 0, limit: float = math.inf) -> float:
         """What no step of a choice that fits takes less than; 0 where stages are not blocks. [s]
 
         Parameters
         ----------
         choice
             The choice.
-        members
+        most_again
             Blocks of each stage that may be computed again, fewer ones as well; 0 where as many are
             as the choice says.
         limit
@@ -104,11 +107,11 @@ class BoundsOfStages:
         if choice.chunks > 1 and 2 * choice.parts * choice.micro_batches > MOST_LAID_OUT:
             return 0.0
         if choice.chunks > 1:
-            return self._interleaved(choice, members)
+            return self._interleaved(choice, most_again)
         many = choice.pp * (len(cuts.pieces) - choice.pp + 1) ** 2 > MOST_STRETCHES
-        return 0.0 if many else self._of_any_cut(choice, members, limit)
+        return 0.0 if many else self._of_any_cut(choice, most_again, limit)
 
-    def _interleaved(self, choice: Choice, members: int) -> float:
+    def _interleaved(self, choice: Choice, most_again: int) -> float:
         """As `of`, of several stages a group."""
         found, insides = math.inf, self.estimates.insides(choice.zero)
         room = self.setting.cluster.device.memory
@@ -116,7 +119,7 @@ class BoundsOfStages:
             inside = insides.of(choice.inside, choice.samples)
             if choice.again:
                 inside = insides.partly(choice, starts)
-            low, high = 1, members
+            low, high = 1, most_again
             while low < high:
                 # the fewest blocks with which it may fit
                 some = replace(choice, again=(low + high) // 2)
@@ -159,8 +162,7 @@ class BoundsOfStages:
         fills = 2.0 * count * moved.gathers + rounds * moved.sums
         most = np.maximum(2.0 * count * moved.gathered, rounds * moved.reduced)
         most = np.maximum(most, fills.max(axis=0, initial=0.0))
-        pairs = zip((count * computed.sum(axis=0)).tolist(), most.tolist(), strict=True)
-        beside = np.array([slowed_by_exchanges(one, 0.0, other) for one, other in pairs])
+        beside = slowed_by_each_other(count * computed.sum(axis=0), most)
         found = float((np.maximum(ends, beside) + moved.after).max())
         return found + waiting_time(count * inside.total_computed / pp, self.setting.gpus)
 
@@ -173,12 +175,7 @@ class BoundsOfStages:
             masks = [group == number for number in range(choice.pp)]
             firsts = [layers == first for first in starts[: choice.pp]]
             what = (self.estimates, choice, inside)
-            after = np.array([gathered_after(*what, mask) for mask in masks])
-            if not choice.offload:
-                ranks = self.estimates.ranks(choice, inside) if choice.zero else 1.0
-                updates = inside.update / ranks
-                after = after + np.array([float(updates[mask].sum()) for mask in masks])
-            units = 1 + choice_runtime(self.estimates.runtime, choice.zero).prefetch
+            updates, units = updates_by_layer(*what), units_ahead(self.estimates, choice)
             weights, (every, sums) = gathers_by_layer(*what), fills_by_layer(*what)
             of_stages = [
                 np.add.reduceat(row, starts, axis=1).reshape(len(row), choice.chunks, choice.pp)
@@ -195,23 +192,23 @@ class BoundsOfStages:
                 reduced=np.array([reductions(*what, mask) for mask in masks]),
                 gathered=np.array([gathers(*what, mask) for mask in masks]),
                 last=np.array([reductions(*what, first) for first in firsts]),
-                after=after,
+                after=np.array([updates[m].sum() + gathered_after(*what, m) for m in masks]),
             )
         return self.exchanged[key]
 
-    def _of_any_cut(self, choice: Choice, members: int, limit: float) -> float:
+    def _of_any_cut(self, choice: Choice, most_again: int, limit: float) -> float:
         """As `of`, of one stage a group, whatever blocks it has.
 
         A group may have any stretch of blocks, and takes at least what is found for it: of all cuts
         the one counts whose slowest group is the fastest.
         """
-        members = members or choice.again
+        most_again = most_again or choice.again
         insides, pieces = self.estimates.insides(choice.zero), self.cuts.pieces
-        inside = insides.of(choice.split if members else choice.inside, choice.samples)
+        inside = insides.of(choice.split if most_again else choice.inside, choice.samples)
         ends = StretchBounds(self.estimates, choice, inside, pieces)
         stretches = Stretches(choice.pp, len(pieces), ends.longest(limit))
         each = saved = 0.0
-        if members:
+        if most_again:
             whole = insides.of(choice.inside, choice.samples)
             sums, filled = insides.sums_of_blocks.sums, choice.fills_bubbles
             more = whole.least_spent(filled=filled) - inside.least_spent(filled=filled)
@@ -225,7 +222,7 @@ class BoundsOfStages:
         # as few blocks are computed again as fit, and one if there is any
         are_blocks = np.arange(len(pieces)) < len(self.cuts.first)
         blocks = stretches.of(are_blocks.astype(np.float64))
-        fewest = np.minimum(blocks, 1.0) * (members > 0)
+        fewest = np.minimum(blocks, 1.0) * (most_again > 0)
         if saved > 0.0:
             fewest = np.maximum(fewest, np.ceil(short / (flying * saved) - ROUNDING))
             short = fewest - blocks

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from planner.joint.borders import least_message, tied_message
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
-from planner.joint.exchange_bounds import after_first
+from planner.joint.exchange_bounds import after_first, slowed_by_each_other, updates_by_layer
 from planner.joint.exchanges_by_layer import (
     fills_by_layer,
     gathered_after_by_layer,
     gathers_by_layer,
     reductions_by_layer,
+    units_ahead,
 )
 from planner.joint.micro_batch import MicroBatch
-from planner.joint.runtimes import choice_runtime
-from planner.simulation.run import OVERLAP_FACTOR
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.intp]
@@ -100,14 +99,11 @@ class StretchBounds:
         self.choice, self.filled = choice, choice.fills_bubbles
         self.gradients = estimates.exchanges.gradients(choice.zero)
         what = (estimates, choice, inside)
-        updates = np.zeros(len(inside.update))
-        if not choice.offload:
-            updates = inside.update / (estimates.ranks(choice, inside) if choice.zero else 1.0)
         rows = (
             *(inside.least_forward, inside.least_before if self.filled else inside.least),
             *(inside.apart * self.filled, inside.computed),
             *(reductions_by_layer(*what), gathers_by_layer(*what)),
-            updates + gathered_after_by_layer(*what),
+            updates_by_layer(*what) + gathered_after_by_layer(*what),
         )
         each = [np.add.reduceat(row, pieces) for row in rows]
         self.forward, self.both, self.apart, self.computed, self.reduced, *rest = each
@@ -117,7 +113,7 @@ class StretchBounds:
         # how long messages fill links of each level that gathers and reductions share
         fills = [np.add.reduceat(row, pieces, axis=1) for row in fills_by_layer(*what)]
         # and what comes before a pass begins
-        units = 1 + choice_runtime(estimates.runtime, choice.zero).prefetch
+        units = units_ahead(estimates, choice)
         self.early = units * float(self.gathered.max())
         self.fills = *fills, units * fills[0].max(axis=1)
 
@@ -183,6 +179,5 @@ class StretchBounds:
         if self.gradients.each_micro_batch:
             found = np.maximum(found, ahead + beyond + count * reduced + after)
         computed = count * stretches.of(self.computed)
-        slowed = np.maximum(computed, moved) + OVERLAP_FACTOR * np.minimum(computed, moved)
-        least: Floats = np.maximum(found, slowed + after)
+        least: Floats = np.maximum(found, slowed_by_each_other(computed, moved) + after)
         return least
