@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,17 @@ def interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases beyond those that CI has time for are slow, and what takes longest begins first."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.split("[")[0]
+        seen[test] += 1
+        some = item.get_closest_marker("ci_cases")
+        if some is not None and seen[test] > some.args[0]:
+            item.add_marker(pytest.mark.slow)
+    # the commands of the README take longest, and nothing else is left for other processes at last
+    items.sort(key=lambda item: item.path.name != "test_readme.py")

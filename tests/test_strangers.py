@@ -122,6 +122,7 @@ def test_a_kind_of_layer(tmp_path: Path, kind: None) -> None:
     assert plan.layers["mish"].forward_s > 0
 
 
+@pytest.mark.slow
 def test_a_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hopeful.py").write_text(SOLVER)
     monkeypatch.setattr(solvers, "__path__", [*solvers.__path__, str(tmp_path)])

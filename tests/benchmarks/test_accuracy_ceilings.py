@@ -39,6 +39,7 @@ def test_every_published_table_has_a_ceiling() -> None:
     assert set(CEILINGS["stated"]) == set(STATEMENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CEILINGS["published"]))
 def test_published_tables_are_predicted_as_well_as_they_were(name: str) -> None:
     tables = {table.name: table for table in PUBLISHED_TABLES[name]()}
@@ -66,6 +67,7 @@ def test_statements_on_congestion_hold() -> None:
     assert [f.counts[0] for f in found] == CEILINGS["stated"]["congestion"]["holding"]
 
 
+@pytest.mark.slow
 def test_rows_that_lie_with_the_project_are_predicted_as_well_as_they_were() -> None:
     (table,) = compare_llm_files([Path("benchmarks/published/data/nemo_performance.csv")])
     found = table.summary

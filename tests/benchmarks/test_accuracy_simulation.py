@@ -105,6 +105,7 @@ def test_speed_names_what_it_took() -> None:
     assert float(str(row["whole call [s]"])) > float(str(row["execute [s]"])) > 0.0
 
 
+@pytest.mark.slow
 def test_published_prints_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy_proteus, "ablation", lambda: accuracy_proteus.strategies())
     found = accuracy_proteus.proteus_findings()

@@ -65,6 +65,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, li
     return result
 
 
+@pytest.mark.slow
 def test_all_plans_make_the_same(found: dict[str, tuple[float, list[float]]]) -> None:
     for question in SMALL:
         made = {plan: found[f"{question.name} {plan}"][1] for plan in question.plans}
@@ -161,6 +162,7 @@ def time_calls(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ranks_time_the_same_calls_at_once(tmp_path: Path) -> None:
     import torch.multiprocessing as processes
 

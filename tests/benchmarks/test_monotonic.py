@@ -68,6 +68,7 @@ def test_bandwidth_is_that_of_the_links_within_hosts_or_between_them():
         assert level.bandwidth == factor * before.bandwidth
 
 
+@pytest.mark.slow
 def test_questions_are_answered_and_counted(monkeypatch):
     monkeypatch.setattr(monotonic, "all_series", lambda: [Series(kind="network", base=BASE)])
     rows = {row["more"]: row for row in monotonic.monotonic_rows(1, 0, rungs=2)}

@@ -16,6 +16,7 @@ from planner.request.setting import resolve
 CHEAP = ("megatron-1.7b", "llama3-8b on 8,")
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("name", CHEAP)
 def test_a_plan_is_no_slower_than_what_is_published(name, tmp_path, monkeypatch, capsys):
     file = tmp_path / "rows.jsonl"

@@ -87,6 +87,7 @@ def made(tmp_path: Path, planned: str) -> tuple[Plan, Path]:
     return Plan.load(path), path
 
 
+@pytest.mark.slow
 def test_a_plan_is_simulated_and_reported_without_the_files_it_was_made_of(
     made: tuple[Plan, Path], tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_plan_of_short_sequences_is_evaluated_with_them() -> None:
     assert planner.simulate("gpt2", strategy=plan).step_time == planner.simulate(plan).step_time
 
 
+@pytest.mark.slow
 def test_objects_of_python_are_carried_too(tmp_path: Path) -> None:
     host, *outer = own_cluster().levels
     # whole numbers where files have fractions, and texts that would move a cursor

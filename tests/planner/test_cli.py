@@ -177,6 +177,7 @@ def test_scale_prints_a_line_for_each_size() -> None:
     assert "100.0 %" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_size_that_is_given_twice_is_planned_once() -> None:
     for sizes in ("4,4", "1-4,2,4,4"):
         result = run("scale", "alexnet", "--gpus", sizes, "--cluster", "lassen", "--json")
@@ -185,6 +186,7 @@ def test_a_size_that_is_given_twice_is_planned_once() -> None:
         assert 4 in found
 
 
+@pytest.mark.slow
 def test_weak_scaling_keeps_the_samples_of_a_gpu() -> None:
     result = run("scale", "alexnet", "--gpus", "4,16", "--cluster", "lassen", "--json")
     facts = json.loads(result.stdout)
@@ -196,6 +198,7 @@ def test_weak_scaling_keeps_the_samples_of_a_gpu() -> None:
     assert large["efficiency"] == pytest.approx(ratio / 4)
 
 
+@pytest.mark.slow
 def test_scale_shows_sizes_that_do_not_fit_and_goes_on() -> None:
     arguments = ["scale", "alexnet", "--gpus", "4,8", "--strong", "--global-batch-size", "4096"]
     result = run(*arguments, "--cluster", "lassen", "--memory", "850 MiB")

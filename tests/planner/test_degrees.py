@@ -254,6 +254,7 @@ def test_evaluating_takes_the_same_micro_batches():
     assert plan.step_time == planner.simulate("gpt2", pp=2, **asked).step_time
 
 
+@pytest.mark.slow
 def test_what_would_make_it_fit_is_said(tmp_path):
     words = "llama3-70b --cluster dgx-h100 --gpus 256 --tp 8 --cp 2 --fsdp --seq-len 32768"
     trace = tmp_path / "step.json"

@@ -31,6 +31,7 @@ def test_a_worker_is_costed_as_a_plan_of_one_gpu() -> None:
     assert profile.model_bytes == 4 * 11_689_512
 
 
+@pytest.mark.slow
 def test_both_models_and_where_they_end() -> None:
     found = planner.throughput("resnet152", workers="1-8", mode="async", overlap=False)
     assert [row.workers for row in found.rows] == list(range(1, 9))

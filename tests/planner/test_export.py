@@ -72,6 +72,7 @@ def test_a_plan_under_another_runtime_than_that_of_the_framework_says_so(
         assert said == (framework not in runtimes)
 
 
+@pytest.mark.slow
 def test_degrees_are_those_of_the_strategy(plans):
     rows = {
         name: (of.dp, of.tp, of.pp, of.zero)
@@ -171,6 +172,7 @@ def test_torchtitan_has_what_these_are(way):
     assert FRAMEWORKS["torchtitan"].runs(WayToTrain(**way))
 
 
+@pytest.mark.slow
 def test_ways_within_experts_are_written(tmp_path):
     # torchtitan has 1 where nothing is said, Megatron-LM all of them
     for strategy, within in (("ep=4", 2), ("ep=4,etp=1", 1)):
@@ -504,6 +506,7 @@ FOR += [
 ]
 
 
+@pytest.mark.slow
 def test_stages_of_images_and_of_two_stacks_are_not_written_as_those_of_one_on_tokens(tmp_path):
     question = {"gpus": 4, "cluster": "dgx-a100", "global_batch_size": 8}
     for model in ("vit-b", "t5-11b"):
@@ -527,6 +530,7 @@ def test_layers_that_do_not_follow_each_other_are_named_one_by_one(tmp_path):
         assert len(names) == min(int(sentence.split()[0]), MOST_NAMED)
 
 
+@pytest.mark.ci_cases(5)
 @pytest.mark.parametrize(("model", "framework", "question"), FOR)
 def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, question, tmp_path):
     question = {"cluster": "dgx-a100", **question}
@@ -547,6 +551,7 @@ def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, questio
         assert {dim for layer in plan.layers.values() for dim in layer.degrees} <= {"sample"}
 
 
+@pytest.mark.slow
 def test_a_plan_that_needs_several_meshes_after_all_says_so(monkeypatch):
     search, calls = splits_alone._plan_or_error, []
 
@@ -562,6 +567,7 @@ def test_a_plan_that_needs_several_meshes_after_all_says_so(monkeypatch):
     assert plan.search.stopped_by == "time limit"
 
 
+@pytest.mark.slow
 def test_frameworks_that_need_equal_blocks_get_them():
     question = {"gpus": 24, "cluster": "dgx-a100", "global_batch_size": 24}
     plan = planner.optimize("alexnet", framework="jax", **question)

@@ -77,6 +77,7 @@ print(len(rows), mesh.size)
 """
 
 
+@pytest.mark.slow
 def test_jax_places_arrays_as_the_plan_says(tmp_path):
     torch_extra.require("jax")
     plan = planner.optimize(

@@ -138,6 +138,7 @@ def test_a_file_that_is_no_network_is_called_what_it_is(command, file, what, fil
     assert f"{file} is {what}; simulate it, or give its network" in result.stderr
 
 
+@pytest.mark.slow
 def test_scaling_is_shown_and_written_in_every_way(files):
     table = run("scale", "alexnet", *SIZES)
     assert table.exit_code == 0, table.output

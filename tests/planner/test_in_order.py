@@ -57,6 +57,7 @@ def above_their_steps(seeds: Sequence[int]) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_no_simulated_step_is_below_its_bound():
     assert above_their_steps(range(140, 155)) == []
 
@@ -91,6 +92,7 @@ def test_all_sizes_at_once_are_no_sharper_than_each():
         assert both <= bound_of(f, choices, (size, size), worst) * (1.0 + ROUNDED)
 
 
+@pytest.mark.slow
 def test_a_plan_that_waits_for_gradients_is_bounded_closely(monkeypatch):
     # enough for what is near the bound, but not for all that is below the first plan
     monkeypatch.setattr(sharper, "MOST_LABELS", 40_000)

@@ -96,6 +96,7 @@ def test_candidates_are_out_only_where_more_than_enough_is_held():
     assert least_memory(everything, usable, NO_LIMIT).bound <= usable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "networks"), [(1, 12), pytest.param(2, 600, marks=pytest.mark.slow)]
 )
@@ -117,6 +118,7 @@ def test_what_fits_is_never_left_out(seed, networks):
                     assert fitting.among(i, space.candidates)[choices[i]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "networks"), [(1, 24), pytest.param(2, 400, marks=pytest.mark.slow)]
 )
@@ -135,6 +137,7 @@ def test_no_simulated_step_holds_less_than_what_its_layers_are_said_to(seed, net
             assert max(each.profile(choices).max() for each in (rows, alone)) <= held * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "batch"), [(8, 8), (16, 24)])
 def test_a_plan_of_the_least_memory_is_found_where_just_that_much_is_there(gpus, batch):
     options = {"gpus": gpus, "global_batch_size": batch, "forbid": SPLITS_ALONE}
@@ -147,6 +150,7 @@ def spaces_of(formulation: Formulation) -> list:
     return [formulation.spaces[layer.name] for layer in formulation.layers]
 
 
+@pytest.mark.slow
 def test_a_proof_counts_what_neighbours_add_and_what_no_moment_has_room_for():
     # a sum of what each layer holds at least says 2.57 GiB
     options = {"gpus": 64, "global_batch_size": 2048, "forbid": SPLITS_ALONE}

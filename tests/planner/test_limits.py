@@ -154,6 +154,7 @@ def test_the_time_limit_begins_before_the_network_is_read(clock, monkeypatch):
     assert "the usual strategies alone were compared" in notes_of(plan)
 
 
+@pytest.mark.slow
 def test_without_a_time_limit_nothing_is_left_out(clock, monkeypatch):
     monkeypatch.setattr(layer_space, "layer_costs", takes(clock, 1e6, layer_space.layer_costs))
     plan = planner.optimize("resnet18", **QUESTION)

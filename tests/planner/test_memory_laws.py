@@ -68,6 +68,7 @@ def test_zero_never_takes_more(net: Network, runtime: str, tp: int) -> None:
     assert sizes[2] <= sizes[1] * ROUNDING
 
 
+@pytest.mark.slow
 @few
 @given(nets, runtimes, st.sampled_from([1, 2, 4]), st.booleans())
 def test_recomputation_never_takes_more(

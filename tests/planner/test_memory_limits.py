@@ -146,6 +146,7 @@ def test_prices_to_try_are_those_of_the_highest_bound():
     assert height == pytest.approx(3.0)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("memory", "within"), [("4.12 GiB", 1.6), ("4.3 GiB", 1.35), ("4.4 GiB", 1.2)]
 )
@@ -157,6 +158,7 @@ def test_gpt2_gets_a_plan_where_there_is_one(memory, within):
     assert free.step_time_s <= plan.step_time_s <= within * free.step_time_s
 
 
+@pytest.mark.slow
 def test_layers_split_in_two_make_resnet152_fit():
     options = {"gpus": 64, "global_batch_size": 2048}
     plan = planner.optimize("resnet152", memory="4.14 GiB", **options)
@@ -238,6 +240,7 @@ def test_splits_that_are_not_searched_are_priced_where_the_search_ends_early(eve
     assert ended.value.bound <= best.step.total
 
 
+@pytest.mark.slow
 def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():
     # weights with their state are less than that: other splits of layers may fit for all we know
     options = {"gpus": 8, "global_batch_size": 32, "memory": "1.2 GiB"}
@@ -247,6 +250,7 @@ def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():
     assert told.value.missing_bytes > 0.0
 
 
+@pytest.mark.slow
 def test_splits_that_keep_too_much_are_not_searched_one_by_one(monkeypatch):
     free = planner.optimize("resnet18", gpus=8, global_batch_size=1024)
     reserved = free.memory_bytes["reserved"]
@@ -300,6 +304,7 @@ def test_more_memory_is_never_slower():
         assert more <= less * 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cluster", "gpus", "batch", "memory"),
     [
@@ -314,6 +319,7 @@ def test_a_limit_finds_nothing_that_is_faster_than_without_it(model, cluster, gp
     assert free.step_time_s <= limited.step_time_s * 1.001
 
 
+@pytest.mark.slow
 def test_what_holds_less_is_begun_with_where_memory_does_not_bind(tmp_path):
     """Moves from what the additive model has as the fastest end 1 % above what holds less."""
     model = small_llama(
@@ -336,6 +342,7 @@ def test_what_holds_less_is_begun_with_where_memory_does_not_bind(tmp_path):
     assert free.step_time_s <= limited.step_time_s * 1.005
 
 
+@pytest.mark.slow
 def test_under_a_limit_a_faster_network_is_no_slower(tmp_path):
     """What fits by prices is 12 % slower then than what the fastest becomes that does not fit."""
     model = small_llama(
@@ -378,6 +385,7 @@ def test_a_limit_that_estimates_of_memory_miss_does_not_end_at_the_slowest_plan(
     assert plan.step_time_s <= parts.step_time * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_least_memory_is_said_when_asked():
     arguments = ["optimize", "alexnet", "--gpus", "16", "--least-memory"]
     result = CliRunner().invoke(planner_command, arguments)
@@ -421,6 +429,7 @@ def test_where_simulations_need_more_a_plan_is_chosen_that_still_fits(monkeypatc
     assert plan.step_time_s > usual.step_time_s
 
 
+@pytest.mark.slow
 def test_what_no_simulation_finds_to_fit_is_no_plan(monkeypatch):
     simulated_with(monkeypatch, 0.5 * GIB)
     with pytest.raises(InfeasibleError, match=r"nor is it proven.*the smallest of \d+ sim") as told:

@@ -189,6 +189,7 @@ def test_files_say_what_built_in_networks_say(name: str, suffix: str) -> None:
     assert parse_network(format_network(network, suffix=suffix), suffix=suffix) == network
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(
     text=st.text(max_size=20).map(lambda text: f"x{printable(text)}"),

@@ -26,6 +26,7 @@ SERIES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "cluster", "batch", "counts"), SERIES)
 def test_a_series_of_strong_scaling_never_rises(model, cluster, batch, counts):
     times = []
@@ -36,6 +37,7 @@ def test_a_series_of_strong_scaling_never_rises(model, cluster, batch, counts):
         assert after <= before * 1.001, times
 
 
+@pytest.mark.slow
 def test_moves_from_repeated_work_are_judged_with_buckets_that_suit_them():
     # gradients of the first layers are few, and travel beside what the others repeat
     asked = {"cluster": "aws-p3.2xlarge", "global_batch_size": 16, "optimizer": "sgd"}
@@ -95,6 +97,7 @@ def crowded():
     )
 
 
+@pytest.mark.slow
 def test_gpus_without_work_are_said_first(crowded):
     enough = crowded.gpus_at_work
     assert enough == crowded.summary()["gpus_at_work"] < 64
@@ -144,6 +147,7 @@ def test_devices_at_work_are_those_that_no_other_repeats(splits, at_work):
     assert devices_at_work(layers) == at_work
 
 
+@pytest.mark.slow
 def test_equal_blocks_are_found_where_not_all_gpus_share_out_the_batch():
     """A number of ways that does not divide the batch ruled out all that do: 6 times as slow."""
     asked = {

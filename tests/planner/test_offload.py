@@ -251,6 +251,7 @@ strategies = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(strategies, st.sampled_from(SUBSETS[1:]), st.floats(1e9, 1e12), st.floats(1.0, 50.0))
 def test_laws(folder, asked, parts, bandwidth, faster):

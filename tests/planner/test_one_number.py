@@ -42,6 +42,7 @@ def step_inputs(more):
     return {name: value for name, value in more.items() if name != "cap"}
 
 
+@pytest.mark.ci_cases(2)
 def test_all_commands_say_the_same_of_a_plan(asked):
     model, question, more, plan = asked
     step = planner.simulate(plan)
@@ -60,6 +61,7 @@ def test_all_commands_say_the_same_of_a_plan(asked):
         assert math.fsum(causes.values()) == pytest.approx(plan.step_time, rel=1e-9)
 
 
+@pytest.mark.ci_cases(2)
 def test_the_usual_strategies_are_measured_by_the_same_rule(asked):
     model, question, more, plan = asked
     for row in plan.baselines:
@@ -99,6 +101,7 @@ def run(*arguments: object) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_says_the_same_number_everywhere(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     words = ["vgg16", "--cluster", "abci", "--global-batch-size", 512]
@@ -191,6 +194,7 @@ def older(plan: Plan) -> dict[str, object]:
     return {**document, "version": 1}
 
 
+@pytest.mark.slow
 def test_plans_of_version_1_are_read_and_say_what_their_figures_are(tmp_path: Path) -> None:
     plan = planner.optimize("vgg16", gpus=32, cluster="abci", global_batch_size=512)
     document = older(plan)
@@ -218,6 +222,7 @@ def test_plans_of_unknown_versions_are_refused(version) -> None:
         Plan.from_json(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "degrees",
     ["cp=2,dp=4", "cp=2,dp=4,cp_kind=all-to-all", "tp=2,dp=4,sequence_parallel", "tp=2,dp=4"],

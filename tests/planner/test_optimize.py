@@ -102,6 +102,7 @@ def seconds_of(formulation: Formulation, costed: Costed) -> float:
     return max(costed.step.total, float(formulation.terms(costed.choices).max()))
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
@@ -124,6 +125,7 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
 
 
 # the first layers of ResNet-18 hold their activations whatever is split, and next to no weights
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize(("name", "within"), [("inception", 1.17), ("unet", 1.1), ("tied", 1.25)])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, share):
@@ -182,6 +184,7 @@ def test_starts_are_costed_and_never_beaten_by_worse():
     assert found.best.step.total <= cost(formulation, start).step.total
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("model", "size", "gpus", "batch"),
     [
@@ -207,6 +210,7 @@ def test_the_plan_is_never_slower_than_a_usual_strategy(model, size, gpus, batch
     assert plan.search.gap == pytest.approx(1 - plan.search.lower_bound_s / plan.step_time_s)
 
 
+@pytest.mark.slow
 def test_samples_too_large_for_a_device_are_split_by_space():
     # a 2K sample with its activations exceeds the memory; with two devices for each, it fits
     options = {"gpus": 8, "cluster": "lassen", "memory": "6 GiB"}
@@ -226,6 +230,7 @@ def test_samples_too_large_for_a_device_are_split_by_space():
             assert split.degree("height") * split.degree("width") == 2
 
 
+@pytest.mark.slow
 def test_memory_makes_the_search_leave_the_fastest_plan():
     bare = replace(LASSEN, device=replace(LASSEN.device, reserved_memory=0.0))
     network = gpt2(64, blocks=2, hidden=256, heads=8)
@@ -299,6 +304,7 @@ def test_an_unknown_search_is_refused_with_a_sentence():
         planner.optimize("resnet18", gpus=4, cluster="lassen", search="magic")
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("search", ["auto", "elimination"])
 def test_solvers_agree(search):
     plan = planner.optimize(

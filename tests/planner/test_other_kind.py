@@ -8,6 +8,7 @@ from questions import SPLITS_ALONE
 import planner
 
 
+@pytest.mark.slow
 def test_the_best_of_both_kinds_is_looked_for():
     # a third of the GPUs with the others repeating their work takes 225 ms, and is the fastest
     # before moves; from what uses all of them these lead to 212 ms

@@ -180,6 +180,7 @@ def test_options_and_inputs_change_the_hashes(plan):
     assert adam.hashes["training"] != plan.hashes["training"]
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("what", ["degrees", "sharding", "micro-batches"])
 def test_what_was_edited_is_costed_again_before_it_is_used(plan, tmp_path, what):
     path, new = tmp_path / "edited.json", tmp_path / "new.json"
@@ -204,6 +205,7 @@ def test_what_was_edited_is_costed_again_before_it_is_used(plan, tmp_path, what)
     assert runner.invoke(planner_command, ["report", str(new)]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_network_object_is_as_good_as_a_name(plan):
     options = {k: v for k, v in QUESTION.items() if k != "input_size"}
     again = planner.optimize(build("resnet18", 64), **options)

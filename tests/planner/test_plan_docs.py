@@ -34,6 +34,7 @@ def test_every_field_of_a_sharding_is_documented():
             assert f"`{field.name}`" in DOC, f"{kind.__name__}.{field.name}"
 
 
+@pytest.mark.slow
 def test_the_launcher_in_jax_names_the_axes_that_cut_each_dim(folder, monkeypatch):
     monkeypatch.chdir(folder)
     known: dict[str, object] = {}
@@ -52,6 +53,7 @@ def test_the_launcher_in_jax_names_the_axes_that_cut_each_dim(folder, monkeypatc
     assert any(cut for spec in specs["fc6"] for cut in spec)
 
 
+@pytest.mark.slow
 def test_the_launcher_in_pytorch_holds_the_blocks_that_the_plan_says(folder):
     torch_extra.require("torch")
     # a process group of one process that stands for the first of 64

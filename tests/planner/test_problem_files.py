@@ -323,6 +323,7 @@ def test_rounding_is_below_a_billionth_of_the_step(tmp_path: Path) -> None:
     assert terms * unit_of(path) / 2 <= 1e-9 * plan.step_time_s
 
 
+@pytest.mark.slow
 def test_where_memory_binds_the_limit_is_dumped_too(tmp_path: Path) -> None:
     batch = ("--global-batch-size", "1024")
     free, path, _ = dumped(tmp_path, *batch)
@@ -337,6 +338,7 @@ def test_where_memory_binds_the_limit_is_dumped_too(tmp_path: Path) -> None:
     assert seconds >= plan.search.lower_bound_s * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_a_dump_changes_no_plan_and_is_the_same_every_time(tmp_path: Path) -> None:
     contents: list[list[bytes]] = []
     for folder in (tmp_path / "one", tmp_path / "two"):

@@ -29,6 +29,7 @@ def told(request) -> list[tuple[str, float, float]]:
     return rows
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("memory", [None, "1.6 GiB"])
 def test_phases_steps_and_bounds_are_told_as_they_come(memory):
     given = {"model": "alexnet", "gpus": 8, "memory": memory, **QUESTION}
@@ -42,6 +43,7 @@ def test_phases_steps_and_bounds_are_told_as_they_come(memory):
     assert 0.0 < bounds[-1] <= steps[-1] * (1 + 1e-9) < math.inf
 
 
+@pytest.mark.slow
 def test_what_is_tried_from_outside_is_one_phase():
     given = {"model": "alexnet", "gpus": 4, "tune_trials": 3, **QUESTION}
     phases = [phase for phase, _, _ in told(make_request("optimize", given))]
@@ -52,6 +54,7 @@ def test_what_is_tried_from_outside_is_one_phase():
     ]
 
 
+@pytest.mark.slow
 def test_every_size_is_told():
     request = make_request("scale", {"model": "alexnet", "gpus": [2, 4], **QUESTION})
     phases: list[str] = []
@@ -72,6 +75,7 @@ def test_what_is_told_fits_a_line():
     ]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_best_step_and_the_bound():
     ours, theirs = pty.openpty()
     question = ["densenet161", "--gpus", "512", "--cluster", "dgx-h100", "--cap", "500"]

@@ -91,6 +91,7 @@ def test_numbers_of_gpus_that_are_none_are_refused_at_once(given):
         planner.scale("alexnet", gpus=given, cluster="dgx-a100")
 
 
+@pytest.mark.slow
 def test_a_range_is_what_the_machine_has_of_it():
     answers = planner.scale("alexnet", gpus="2-9,32", cluster="dgx-a100", cap=4, num_best=1)
     assert [answer.gpus for answer in itertools.islice(answers, 4)] == [2, 4, 8, 32]
@@ -109,6 +110,7 @@ def test_paths_may_be_path_objects(tmp_path):
         planner.optimize("alexnet", gpus=4, cluster=tmp_path / "nowhere.toml")
 
 
+@pytest.mark.slow
 def test_results_are_shown_in_a_line_by_python() -> None:
     plan = planner.optimize("resnet18", gpus=4)
     step = planner.simulate("resnet18", gpus=4, strategy="data")

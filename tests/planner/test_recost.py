@@ -79,6 +79,7 @@ def contended(model: str, gpus: int, cluster: str, batch: int) -> Plan:
     return planner.optimize(model, gpus=gpus, cluster=cluster, global_batch_size=batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "gpus", "cluster", "batch"), CONTENDED)
 def test_no_usual_strategy_is_faster(model: str, gpus: int, cluster: str, batch: int) -> None:
     found = contended(model, gpus, cluster, batch)
@@ -127,6 +128,7 @@ def test_plans_without_finalists_can_be_read(plan: Plan) -> None:
     assert Plan.from_json(json.dumps(document)).finalists == ()
 
 
+@pytest.mark.slow
 def test_borders_of_runs_are_moved() -> None:
     """The best plan has borders between layers where no plan of one split has any."""
     assert planner.optimize("alexnet", gpus=256).search.gap < 0.1

@@ -130,6 +130,7 @@ def test_plans_hold_what_both_users_need():
     assert plan.search.lower_bound_s <= plan.step_time_s
 
 
+@pytest.mark.slow
 def test_users_of_one_weight_move_together(tmp_path):
     """Embedding and head are split alike, which moves of either of them alone do not lead to."""
     fields = {"model_type": "gpt2", "n_embd": 512, "n_layer": 3, "n_head": 8, "n_positions": 512}

@@ -69,6 +69,7 @@ def refuted(seeds: Sequence[int], tries: int) -> tuple[list[tuple[int, float]], 
     return found, count
 
 
+@pytest.mark.slow
 def test_no_plan_is_faster_than_its_bound(monkeypatch):
     monkeypatch.setattr(sharper, "MOST_LABELS", 50_000)
     above, count = refuted(range(10), 30)
@@ -98,6 +99,7 @@ def test_nothing_is_found_below_what_nothing_takes_less_than(part):
     assert done
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_plan_that_was_to_be_sharpened(monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

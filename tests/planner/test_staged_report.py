@@ -23,6 +23,7 @@ def pipeline():
     return evaluated("megatron:tp=2,pp=4,chunks=3,sequence_parallel,micro_batch_size=1")
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize(
     ("strategy", "options", "words"),
     [

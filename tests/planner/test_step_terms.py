@@ -32,6 +32,7 @@ def below_the_terms(seed: int, plans: int) -> list[float]:
     return found
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("seed", [11, 12])
 def test_no_simulated_step_is_below_a_term(seed):
     assert below_the_terms(seed, 60) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -42,6 +43,7 @@ def simulated(cluster: Cluster = CLUSTER, **question: object) -> Simulation:
     return planner.simulate(NETWORK, gpus=16, global_batch_size=64, cluster=cluster, **question)
 
 
+@pytest.mark.slow
 @FEW
 @given(degrees=DEGREES, runtime=st.sampled_from(["ddp", "zero1", "fsdp"]))
 def test_cutting_more_never_needs_more_memory(degrees, runtime):
@@ -50,6 +52,7 @@ def test_cutting_more_never_needs_more_memory(degrees, runtime):
     assert peaks == sorted(peaks, reverse=True)
 
 
+@pytest.mark.slow
 @FEW
 @given(degrees=DEGREES, count=st.integers(0, 8))
 def test_computing_again_never_needs_more_memory_or_less_time(degrees, count):

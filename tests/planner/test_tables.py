@@ -100,6 +100,7 @@ def said(plan: planner.Plan, words: str) -> str:
 
 
 # the model alone would split the last layers of the smaller network in the same way
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "fleeing"), [(LARGE, 99), (QUESTION, 85)], ids=["resnet50", "resnet18"]
 )
@@ -126,6 +127,7 @@ def test_a_table_of_slow_data_parallelism_does_not_tip_the_plan(
     assert plan.provenance["correction conv"].startswith("measured over modelled time 1.15,")
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("spread", [0.03, 0.1])
 def test_nor_does_a_noisy_one(
@@ -139,6 +141,7 @@ def test_nor_does_a_noisy_one(
     assert float(given[1]) == pytest.approx(100 * spread, rel=0.5)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("kept", ["one shape", "convolutions", "every third", "small ones"])
 def test_nor_does_one_that_covers_little(kept: str, without: planner.Plan, tmp_path: Path) -> None:
     keeps: dict[str, Callable[[int, Work], bool]] = {
@@ -152,6 +155,7 @@ def test_nor_does_one_that_covers_little(kept: str, without: planner.Plan, tmp_p
     assert "run 15.0% slower" in said(plan, "your tables cover")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_spread_that_could_turn_the_plan_is_said(
     seed: int, without: planner.Plan, tmp_path: Path
@@ -163,6 +167,7 @@ def test_a_spread_that_could_turn_the_plan_is_said(
     assert not said(sure, "within the spread")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.2, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_no_other_splits_are_said_that_are_hardly_faster(spread: float, tmp_path: Path) -> None:
     noise = np.random.default_rng(2).normal(0.0, spread, 2000)
@@ -173,6 +178,7 @@ def test_no_other_splits_are_said_that_are_hardly_faster(spread: float, tmp_path
     assert min(gains) >= 1.0
 
 
+@pytest.mark.slow
 def test_a_slip_is_named_and_corrects_nothing_else(tmp_path: Path) -> None:
     plan = measured_plan(tmp_path, lambda n, work: 300.0 if n == 20 else 1.15)
     assert "line 22 of measured.csv (add backward)" in said(plan, "far off")
@@ -244,6 +250,7 @@ def test_throughput_says_what_its_tables_cover(tmp_path: Path) -> None:
     assert [note for note in found.notes if "no times in fp16" in note]
 
 
+@pytest.mark.slow
 def test_the_check_keeps_to_the_time_limit(tmp_path: Path) -> None:
     path = measured_table(tmp_path / "t.csv", Request(**LARGE), lambda n, work: 1.15)
     for limit in (0.3, 1.0):

@@ -21,6 +21,7 @@ from search.problem.deadline import Deadline
 QUESTION = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "cap": 8}
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     "given", [{"bucket_bytes": "3 MiB"}, {"all_reduce": "ring"}, {"all_reduce": "auto"}]
 )
@@ -46,6 +47,7 @@ def test_trials_without_anything_to_try_are_refused():
         planner.optimize("alexnet", tune_trials=2, bucket_bytes=1e6, all_reduce="tree", **QUESTION)
 
 
+@pytest.mark.slow
 def test_no_size_of_buckets_between_those_tried_makes_a_plan_faster():
     plan = planner.optimize("resnet18", gpus=256)
     for size in (7, 10, 14, 20):
@@ -54,6 +56,7 @@ def test_no_size_of_buckets_between_those_tried_makes_a_plan_faster():
     assert plan.search.gap < 0.02
 
 
+@pytest.mark.slow
 def test_moves_go_on_from_a_simpler_plan_that_is_the_fastest_under_its_own_buckets():
     setting, options = resolve(Request(source="alexnet", gpus=256)), SearchOptions()
     found = searched.search_widely(setting, options, Deadline(None))
@@ -71,6 +74,7 @@ def test_moves_go_on_from_a_simpler_plan_that_is_the_fastest_under_its_own_bucke
         assert trial.seconds >= fastest.seconds
 
 
+@pytest.mark.slow
 def test_all_layers_that_are_split_alike_move_together(tmp_path):
     """A small Llama had its blocks on 2 of 4 GPUs each, as launches take as long: 0.6 % slower."""
     fields = {

@@ -46,6 +46,7 @@ def test_nothing_is_simulated_twice(monkeypatch):
     assert len(asked) == len(found)
 
 
+@pytest.mark.slow
 def test_half_as_many_samples_at_a_time_where_more_do_not_fit(tmp_path):
     path = tmp_path / "config.json"
     rows = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 768}

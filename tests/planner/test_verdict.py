@@ -46,6 +46,7 @@ def with_search(plan: Plan, **changes) -> Plan:
     return dataclasses.replace(plan, search=replace(plan.search, **changes))
 
 
+@pytest.mark.slow
 def test_data_parallelism_is_called_so(data):
     known = with_search(data, gap=0.0123, lower_bound_s=1e-3, proven_optimal=False)
     assert verdict(known) == (
@@ -135,6 +136,7 @@ def test_utilisation_is_model_flops_over_the_peak_of_all_gpus():
     assert again.summary()["model_flops"] == flops
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("command", ["optimize", "evaluate", "simulate"])
 def test_utilisation_stands_beside_throughput(command):
     extra = ["--cap", "8"] if command == "optimize" else []

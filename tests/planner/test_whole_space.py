@@ -113,6 +113,7 @@ def test_an_interrupt_of_a_wide_space_ends_the_search(monkeypatch):
         certify(search, profile)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "gpus", "cluster", "batch", "cap"),
     [

@@ -62,6 +62,7 @@ def plan_of(network: Network, **options: object) -> planner.Plan:
     )
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.usefixtures("narrow_tables")
 @pytest.mark.parametrize("name", [*SMALL, *SHARING])
 def test_a_wide_network_gets_a_plan_with_a_bound(name: str) -> None:
@@ -73,6 +74,7 @@ def test_a_wide_network_gets_a_plan_with_a_bound(name: str) -> None:
     assert plan.search.solver.endswith("dives" if name in SHARING else "shortest-path")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_tables")
 def test_message_passing_and_elimination_bound_each_others_plans(
     monkeypatch: pytest.MonkeyPatch,
@@ -85,6 +87,7 @@ def test_message_passing_and_elimination_bound_each_others_plans(
     assert exact.search.lower_bound_s <= passed.step_time_s
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_tables")
 @pytest.mark.parametrize("network", [SMALL["cells"], SHARING["shared"]])
 def test_a_wide_network_gets_the_same_plan_on_every_run(network: Callable[[], Network]) -> None:
@@ -92,6 +95,7 @@ def test_a_wide_network_gets_the_same_plan_on_every_run(network: Callable[[], Ne
     assert first.to_json() == second.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_tables")
 @pytest.mark.parametrize("network", [SMALL["long-skips"]])
 def test_under_a_memory_limit_a_wide_network_gets_a_plan_too(

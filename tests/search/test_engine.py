@@ -30,6 +30,7 @@ def some_prices(core: Core, seed: int) -> np.ndarray:
     return rng.uniform(0, 1, core.num_rows) * (rng.random(core.num_rows) < 0.7)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(cores(), st.integers(0, 99))
 def test_prices_and_messages_bound_the_optimum(core: Core, seed: int) -> None:
@@ -55,6 +56,7 @@ def test_messages_are_exact_on_trees(seed: int, shape: str) -> None:
     assert core.cost(messages.choices) == pytest.approx(best)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(cores(), st.integers(0, 99), st.integers(1, 4))
 def test_reduced_costs_bound_what_a_candidate_costs(core: Core, seed: int, passes: int) -> None:
@@ -72,6 +74,7 @@ def test_reduced_costs_bound_what_a_candidate_costs(core: Core, seed: int, passe
             assert (bound + reduced[taken] <= cost + SLACK).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(cores(), st.integers(0, 2**31), st.floats(0, 3), st.booleans())
 def test_tree_moves_keep_their_books(core: Core, seed: int, heat: float, limited: bool) -> None:
@@ -113,6 +116,7 @@ def test_prices_only_raise_the_bound(core: Core) -> None:
         before = pricing.bound
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(cores())
 def test_rounds_of_dives_never_claim_too_much(core: Core) -> None:
@@ -173,6 +177,7 @@ print(known.choices.tolist(), known.bound, search.dives, "numba" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_plain_python_gives_the_same_answer() -> None:
     shown = []
     for hide in ("", "import sys; sys.modules['numba'] = None\n"):

@@ -21,6 +21,7 @@ def test_without_a_limit(problem: Problem, k: int) -> None:
     _check(problem, k)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(problems(limited=True), st.integers(1, 16))
 def test_with_a_limit(problem: Problem, k: int) -> None:

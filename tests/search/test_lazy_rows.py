@@ -73,6 +73,7 @@ def wide(seed: int = 0) -> Core:
     return reduction.core
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(cores(), st.integers(0, 99))
 def test_any_start_leads_to_the_optimum(core: Core, seed: int) -> None:
@@ -92,6 +93,7 @@ def test_any_start_leads_to_the_optimum(core: Core, seed: int) -> None:
     assert all(bound <= least + SLACK <= cost + 2 * SLACK for cost, bound in seen)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(cores())
 def test_rows_that_come_late_lose_nothing(core: Core) -> None:
@@ -103,6 +105,7 @@ def test_rows_that_come_late_lose_nothing(core: Core) -> None:
     assert found.closed
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(cores())
 def test_rounds_that_are_broken_off_end_all_the_same(core: Core) -> None:
@@ -133,6 +136,7 @@ def test_only_rows_that_matter_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     assert len(set().union(*seen)) <= 3
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(cores(), st.integers(0, 99))
 def test_fixing_keeps_whatever_costs_no_more(core: Core, seed: int) -> None:
@@ -199,6 +203,7 @@ def test_edges_that_only_forbid(seed: int) -> None:
     check(core, found, optimum(core))
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("work", [0.0, 0.05, 1.0])
 def test_little_work_gives_a_bound_and_the_same_answer_on_every_run(work: float) -> None:
     core = wide()
@@ -221,6 +226,7 @@ def test_a_bound_found_elsewhere_and_no_time_at_all() -> None:
     assert (found.stopped_by, found.closed) == ("", True)
 
 
+@pytest.mark.slow
 def test_a_signal_hands_in_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     core = wide()
     handler = signal.getsignal(signal.SIGINT)

@@ -123,6 +123,7 @@ def test_a_deadline_stops_at_a_problem_with_the_same_optimum(seed: int) -> None:
     check(problem, presolve(problem, deadline=Deadline(0.0)))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cores(), st.integers(0, 2**32 - 1), st.sampled_from([0.6, 0.9, 1.0]))
 def test_shrinking_keeps_the_optimum_of_what_is_kept(core: Core, seed: int, share: float) -> None:

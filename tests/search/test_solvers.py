@@ -76,6 +76,7 @@ def test_without_a_limit(problem: Problem) -> None:
         check(problem, answer, least, exact=name != "longest-path")
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(problems(limited=True))
 def test_with_a_limit(problem: Problem) -> None:
@@ -89,6 +90,7 @@ def test_with_a_limit(problem: Problem) -> None:
                 SOLVERS[name](problem)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(cores())
 def test_cp_sat_on_a_core_without_a_hint(core: Core) -> None:
@@ -118,6 +120,7 @@ def test_min_marginals(problem: Problem) -> None:
             assert value == close(least)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(cores(), st.sampled_from([1e-10, 0.3]))
 def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> None:
@@ -127,6 +130,7 @@ def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> N
     assert found.bound <= optimum(core) + 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(cores())
 def test_a_core_end_to_end(core: Core) -> None:
@@ -155,6 +159,7 @@ def test_the_least_usage_of_every_row(core: Core) -> None:
             least_usage_at(pairs, row, order, Deadline(0.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(cores(), st.integers(0, 2**32 - 1))
 def test_prices_on_a_core_bound_its_optimum(core: Core, seed: int) -> None:

@@ -103,6 +103,7 @@ def test_steps_of_small_batches_wait_for_the_host() -> None:
     assert step(runtime="data-parallel") > eager
 
 
+@pytest.mark.slow
 def test_a_plan_is_simulated_as_it_was_made_unless_asked_otherwise(tmp_path) -> None:
     plan = planner.optimize("resnet18", gpus=4, global_batch_size=16, execution="captured")
     assert plan.training.execution == "captured"

@@ -260,6 +260,7 @@ def test_bounds_bytes_and_bandwidth(
     assert random.uplink_bytes >= random.num_steps * one.model_bytes * (1.0 - 1e-9)
 
 
+@pytest.mark.slow
 def test_processor_sharing_does_not_care_how_times_are_spread() -> None:
     """Without overlap the queueing network is exact whatever the distributions (insensitivity)."""
     links = Links(bandwidth=1.25e9)
@@ -295,6 +296,7 @@ def test_faster_and_slower_workers() -> None:
     assert ring == pytest.approx(alone.step_time)
 
 
+@pytest.mark.slow
 def test_hundreds_of_workers_take_few_steps() -> None:
     links = Links(bandwidth=1.25e9)
     classes = (

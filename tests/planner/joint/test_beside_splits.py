@@ -36,6 +36,7 @@ def few() -> planner.Plan:
     return planner.optimize("resnet18", **FEW)
 
 
+@pytest.mark.ci_cases(3)
 @pytest.mark.parametrize(
     "narrower",
     [
@@ -65,6 +66,7 @@ def test_stages_are_the_plan_where_they_are_faster(few):
     assert "zero1" in rows
 
 
+@pytest.mark.slow
 def test_splits_are_the_plan_where_nothing_is_faster_by_more_than_they_are_simpler():
     question = {"gpus": 16, "cluster": "dgx-a100", "global_batch_size": 512}
     free = planner.optimize("resnet50", **question)
@@ -82,6 +84,7 @@ def test_splits_are_the_plan_where_nothing_is_faster_by_more_than_they_are_simpl
     assert free.step_time_s <= kept.step_time_s * (1.0 + SIMPLER_WITHIN)
 
 
+@pytest.mark.slow
 def test_more_gpus_than_stages_and_samples_need_are_left_without_work():
     plans = [planner.optimize("alexnet", **{**FEW, "gpus": gpus}) for gpus in (4, 12, 16)]
     for one, other in itertools.pairwise(plans):
@@ -105,6 +108,7 @@ def test_splits_of_a_plan_are_sharded_where_updates_take_long(monkeypatch):
     assert plan.step_time_s <= min(fitting) * (1.0 + SIMPLER_WITHIN)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("part", "held", "gives_way"),
     [(0.985, 2.0, True), (0.995, 2.0, False), (0.995, 1.0, True), (0.9995, 0.5, False)],
@@ -129,6 +133,7 @@ def test_splits_of_fewer_gpus_are_asked_for_where_there_are_fewer_samples():
     assert whole.step_time_s <= half.step_time_s * (1.0 + SIMPLER_WITHIN)
 
 
+@pytest.mark.slow
 def test_what_a_network_without_attention_has_not_is_forbidden_in_vain():
     alone = planner.optimize("resnet18", **FEW, forbid=SPLITS_ALONE)
     other = planner.optimize("resnet18", **FEW, forbid=f"{SPLITS_ALONE},context,sequence")
@@ -189,6 +194,7 @@ def test_an_interrupt_leaves_the_splits(monkeypatch):
         assert any("stopped early by interrupt" in note for note in plan.fallbacks)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("model", "cluster", "gpus", "batch"),
     [

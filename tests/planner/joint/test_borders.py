@@ -42,6 +42,7 @@ def parts_of_steps(bounds, rows):
     return parts
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_bounds_know_what_stages_send_and_what_the_first_layer_leaves(interleaved):
     bounds, rows = bounds_of("gpt2", 8, 16)

@@ -71,6 +71,7 @@ def _limited(setting, memory):
     return replace(setting, cluster=replace(setting.cluster, device=device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [5, *(pytest.param(n, marks=pytest.mark.slow) for n in range(60) if n != 5)],
@@ -82,6 +83,7 @@ def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path
     _agrees(setting, steps, (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
@@ -128,6 +130,7 @@ def test_a_last_stage_without_blocks_is_not_bounded_as_one_that_computes_some_ag
     assert any(one.blocks == (2, 0) and one.again for one in steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "seed"),
     [(5, 7), *(pytest.param(n, s, marks=pytest.mark.slow) for n in (5, 6) for s in range(10, 16))],
@@ -141,6 +144,7 @@ def test_so_it_is_of_unequal_stages_of_several_chunks(tmp_path, blocks, seed):
     _agrees(setting, steps, (1.0, 0.2, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 3, 4, 5, 6, 7))]
 )
@@ -323,6 +327,7 @@ def _agrees(setting, steps, shares):
         assert free.bound * (1 - 1e-9) <= free.best.seconds <= best * 1.03
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("seed", "runtime", "room", "degrees"),
     [
@@ -364,6 +369,7 @@ def test_what_is_not_estimated_in_full_changes_no_answer(tmp_path):
     assert (found.best.degrees, found.bound) == (every.best.degrees, every.bound)
 
 
+@pytest.mark.slow
 def test_offload_takes_no_places_of_what_fits_without(tmp_path):
     # the best without it is estimated to hold too much, and is found by its bound
     limited = _limited(_setting(tmp_path / "config.json", random.Random(11)), 1609.4 * 2**20)

@@ -24,6 +24,7 @@ def test_what_is_cut_is_under_the_runtime_that_cuts_it(plans):
     assert plans[2].peak_memory == asked.peak_memory
 
 
+@pytest.mark.slow
 def test_the_fastest_of_all_stages_is_the_plan(plans):
     best = planner.optimize("gpt2", **ASKED)
     fastest = min(plans.values(), key=lambda plan: plan.step_time_s)
@@ -34,6 +35,7 @@ def test_the_fastest_of_all_stages_is_the_plan(plans):
     assert alone.step_time_s == plans[0].step_time_s
 
 
+@pytest.mark.slow
 def test_where_it_does_not_fit_the_one_that_lacks_the_least_tells():
     with pytest.raises(InfeasibleError, match=r"needs 4\.47 GiB a GPU"):
         planner.optimize("gpt2", **ASKED, memory="3 GiB")

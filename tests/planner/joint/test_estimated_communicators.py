@@ -29,6 +29,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(("cluster", "more"), [("dgx-h100", True), ("dgx-a100", False)])
 def test_estimates_count_the_buffers_of_switches_as_the_simulation_does(tmp_path, cluster, more):
     path = tmp_path / "config.json"
@@ -68,6 +69,7 @@ def test_heads_that_some_ranks_share_have_a_communicator_of_their_own(tmp_path, 
     assert estimate.memory == pytest.approx(found.peak_memory, rel=0.01)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("runtime", ["nanotron", "megatron-core"])
 def test_what_fits_is_rarely_estimated_to_hold_a_tenth_more(runtime):
     asked = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "runtime": runtime}

@@ -60,6 +60,7 @@ def kept(config):
     return planner.optimize(config, gpus=24, global_batch_size=64, keep="tp=2", **QUESTION)
 
 
+@pytest.mark.slow
 def test_a_number_of_gpus_that_divides_no_batch_is_not_slower_than_a_smaller_one(plans):
     few, more = plans[16], plans[24]
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
@@ -95,6 +96,7 @@ def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch)
     assert (plan.step_time_s, plan.idle_gpus) == (0.8 * seconds, 1)
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_without_an_estimate_takes_no_place_of_what_promises(monkeypatch):
     question = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16}
     setting = resolve(make_request("optimize", question))
@@ -124,6 +126,7 @@ def test_what_is_usual_hides_no_faster_estimate(monkeypatch, usual, least):
     assert (seconds, choices, part.gpus) == (least, ["a way to train"], 1)
 
 
+@pytest.mark.slow
 def test_what_was_expected_to_be_faster_and_is_not_hides_no_smaller_number(monkeypatch):
     """Of 8 GPUs one that does not fit is expected to take half of what 4 of them take."""
     question = {"model": "gpt2", "gpus": 16, "cluster": "dgx-h100", "global_batch_size": 16}
@@ -149,6 +152,7 @@ def test_what_was_expected_to_be_faster_and_is_not_hides_no_smaller_number(monke
     assert (found.gpus, found.step_time_s, found.idle_gpus) == (4, 0.9, 12)
 
 
+@pytest.mark.slow
 def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
     question = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16}
     setting = resolve(make_request("optimize", question))
@@ -197,6 +201,7 @@ def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
     assert fast.step_time_s <= slow.step_time_s * (1.0 + EQUAL)
 
 
+@pytest.mark.slow
 def test_stages_that_pay_with_moved_blocks_alone_are_found_on_fewer_gpus():
     """With one micro-batch, a first stage of fewer blocks is sooner through with its weights."""
     wishes = {"keep": "pp=2", "forbid": "offload", "runtime": "megatron-core"}
@@ -205,6 +210,7 @@ def test_stages_that_pay_with_moved_blocks_alone_are_found_on_fewer_gpus():
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
 
 
+@pytest.mark.slow
 def test_blocks_of_every_layout_are_moved_on_fewer_gpus(tmp_path):
     shape = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048}
     shape |= {"num_attention_heads": 4, "num_key_value_heads": 1, "num_hidden_layers": 4}
@@ -216,6 +222,7 @@ def test_blocks_of_every_layout_are_moved_on_fewer_gpus(tmp_path):
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
 
 
+@pytest.mark.slow
 def test_what_waits_in_hosts_is_looked_for_on_fewer_gpus_as_well():
     question = {"cluster": "abci", "global_batch_size": 32, "precision": "fp16"}
     question |= {"optimizer": "adam", "forbid": "pipeline", "runtime": "torchtitan"}
@@ -224,6 +231,7 @@ def test_what_waits_in_hosts_is_looked_for_on_fewer_gpus_as_well():
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
 
 
+@pytest.mark.slow
 def test_what_fits_by_itself_on_fewer_gpus_hides_no_faster_one_with_hosts(tmp_path):
     path = tmp_path / "llama.json"
     config = {"model_type": "llama", "hidden_size": 768, "intermediate_size": 1536}
@@ -288,6 +296,7 @@ def test_what_is_kept_holds_for_fewer_gpus_as_well(kept):
     assert dims & {"filter", "head", "hidden"}
 
 
+@pytest.mark.slow
 def test_what_is_ruled_out_is_not_blamed_where_nothing_divides(tmp_path):
     # one block and 12 samples have no way to train on 16 hosts of a GPU each
     path = tmp_path / "config.json"
@@ -334,6 +343,7 @@ def test_what_leaves_nothing_of_many_gpus_may_leave_something_of_fewer(tmp_path)
     assert more.gpus + more.idle_gpus == 16
 
 
+@pytest.mark.slow
 def test_what_may_not_fit_after_all_hides_no_plan_of_fewer_gpus(tmp_path):
     # on 8 of them the best is estimated to hold 3 % more than there is, on 4 of them 2 %
     path = tmp_path / "config.json"
@@ -374,6 +384,7 @@ def test_far_fewer_gpus_are_asked_for_where_nothing_fits_on_those_that_promised_
     assert asked == [8, 7, 3, 1]
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_shards_and_waits_in_hosts_is_looked_for_on_fewer_gpus(tmp_path):
     path = tmp_path / "config.json"
     described = {
@@ -411,6 +422,7 @@ def test_more_gpus_never_take_longer(model, batch):
         best = min(best, plan.step_time_s)
 
 
+@pytest.mark.slow
 def test_stages_that_a_runtime_cannot_fill_are_not_looked_for_on_fewer_gpus(config, tmp_path):
     # nanotron fills stages by shares of the linear layers, of which this head has most
     path = tmp_path / "config.json"

@@ -59,6 +59,7 @@ def test_the_heaviest_stage_is_as_light_as_it_can_be_where_all_fit(seed):
     assert loads.cut(stages, least * 0.999) == ()
 
 
+@pytest.mark.slow
 def test_stages_with_fewer_blocks_fit():
     question = {"gpus": 4, "cluster": "hkbu-10gbe", "global_batch_size": 16, "precision": "fp16"}
     question |= {"optimizer": "sgd", "input_size": 1024}
@@ -72,6 +73,7 @@ def test_stages_with_fewer_blocks_fit():
     assert steps[1] < 0.95 * planner.simulate("llama3.2-1b", **question).step_time
 
 
+@pytest.mark.slow
 def test_stages_that_do_not_fit_after_all_are_cut_otherwise():
     question = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 4, "input_size": 1024}
     question |= {"precision": "bf16", "optimizer": "adam", "runtime": "megatron"}
@@ -84,6 +86,7 @@ def test_stages_that_do_not_fit_after_all_are_cut_otherwise():
     assert len(plans[1].stages) == 4
 
 
+@pytest.mark.slow
 def test_interleaved_stages_are_cut_unequally_however_many_are_faster_that_cannot_fit():
     """Without recomputation 64 ways are estimated to be faster, with twice the memory there is."""
     asked = {"gpus": 4, "cluster": "dgx-h100", "global_batch_size": 32, "input_size": 512}
@@ -93,6 +96,7 @@ def test_interleaved_stages_are_cut_unequally_however_many_are_faster_that_canno
     assert free.step_time_s <= kept.step_time_s * 1.001
 
 
+@pytest.mark.slow
 def test_stages_whose_gradients_travel_for_long_get_fewer_blocks():
     """Those of the embedding are as many as of four blocks, and hosts of one GPU exchange them."""
     question = {"gpus": 12, "cluster": "aws-p3.2xlarge", "global_batch_size": 64}
@@ -105,6 +109,7 @@ def test_stages_whose_gradients_travel_for_long_get_fewer_blocks():
     assert plan.step_time_s < 0.9 * other.step_time
 
 
+@pytest.mark.slow
 def test_blocks_of_the_best_pipeline_are_moved_between_stages():
     question = {"gpus": 6, "cluster": "aws-p3.2xlarge", "global_batch_size": 8, "precision": "fp16"}
     question |= {"optimizer": "sgd", "input_size": 1024, "runtime": "megatron"}
@@ -114,6 +119,7 @@ def test_blocks_of_the_best_pipeline_are_moved_between_stages():
     assert plan.step_time_s < 0.98 * planner.simulate("bert-large", **question, **blocks).step_time
 
 
+@pytest.mark.slow
 def test_blocks_of_pipelines_near_the_best_are_moved_as_well(tmp_path):
     """Two groups become faster than four, whose blocks are moved too, though four were before."""
     path = small_llama(
@@ -132,6 +138,7 @@ def test_blocks_of_pipelines_near_the_best_are_moved_as_well(tmp_path):
     assert free.step_time_s <= kept.step_time_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [1.0, 0.75])
 def test_no_cut_undercuts_the_bound_whatever_is_computed_again(tmp_path, room):
     path = tmp_path / "config.json"

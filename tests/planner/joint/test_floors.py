@@ -68,6 +68,7 @@ def test_parts_of_some_samples_cost_what_they_do_by_themselves(model, gpus):
         assert floors.known[gpus, samples][0] == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_no_way_to_train_is_faster_than_its_floor_and_bound():
     setting = _setting("googlenet", 4, 16)
     estimates = Estimates(setting, RUNTIME)

@@ -34,6 +34,7 @@ def plan():
     return planner.optimize(**QUESTION)
 
 
+@pytest.mark.slow
 def test_the_best_pipelines_are_tried_with_forward_passes_first(plan):
     # without it the plan took 371 ms, and with blocks as they suit 1F1B 357
     assert plan.schedule.kind == "gpipe"
@@ -49,6 +50,7 @@ def test_they_are_not_where_they_cannot_be(wish):
     assert planner.optimize(**QUESTION, **wish).schedule.kind != "gpipe"
 
 
+@pytest.mark.slow
 def test_all_forward_passes_first_can_be_held_fixed(plan):
     # it was refused, as if nothing ran so
     kept = planner.optimize(**QUESTION, keep="schedule=gpipe")
@@ -62,6 +64,7 @@ def test_all_forward_passes_first_can_be_held_fixed(plan):
         planner.optimize(**QUESTION, keep="schedule=gpipe", forbid="pipeline")
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(("model", "batch"), [("gpt2", 16), ("resnet18", 32)])
 def test_what_is_known_of_them_is_what_they_come_to(model, batch):
     inputs = {**QUESTION, "model": model, "global_batch_size": batch}
@@ -92,6 +95,7 @@ def test_what_is_known_of_them_is_what_they_come_to(model, batch):
     assert seen > 5
 
 
+@pytest.mark.slow
 def test_more_memory_is_never_slower_for_what_they_keep(plan):
     less = planner.optimize(**QUESTION, memory="6 GiB")
     assert plan.step_time_s <= less.step_time_s

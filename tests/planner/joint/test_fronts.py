@@ -93,6 +93,7 @@ def test_who_interrupts_a_front_has_the_plan_that_was_found_before(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_what_waits_in_the_memory_of_hosts_is_in_a_front(tmp_path):
     """A front of llama3-8b on 8 ended at 4.66 s and 18.9 GiB, where 11.6 GiB take 3.33 s."""
     sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8}

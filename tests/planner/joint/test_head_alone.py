@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import planner
 from costmodels.strategy.blocks import block_of
 
@@ -62,6 +64,7 @@ def test_attention_without_blocks_is_planned(tmp_path):
     assert plan.search.lower_bound_s <= plan.step_time_s
 
 
+@pytest.mark.slow
 def test_the_last_stage_may_have_no_block(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(NETWORK))

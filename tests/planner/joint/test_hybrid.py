@@ -83,6 +83,7 @@ def test_weights_are_cut_within_hosts_where_links_between_them_are_slow(config):
     assert free.bound <= without.bound
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("zero", [1, 2])
 def test_state_is_cut_within_hosts_too_where_weights_are_whole(zero):
     asked = {"model": "gpt2", "gpus": 16, "cluster": "proteus-hc2", "global_batch_size": 32}
@@ -103,6 +104,7 @@ def test_a_plan_says_over_how_many_gpus_weights_are_cut(config):
     assert planner.simulate(plan).step_time == plan.step_time
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_estimates_of_all_shards_are_near_the_simulation_and_bounds_below_it(config, zero):
     setting = resolve(make_request("optimize", {**QUESTION, "model": config}))

@@ -99,6 +99,7 @@ def test_blocks_that_are_built_alike_and_read_more_are_not_alike():
     assert [reduced.like[name] for name in names] == list(names)
 
 
+@pytest.mark.slow
 def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
     runtime = load_runtime("ddp")
     estimates = Estimates(setting, runtime)
@@ -122,6 +123,7 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
     assert sorted(off)[len(off) // 2] < 0.02
 
 
+@pytest.mark.slow
 def test_hosts_that_are_no_power_of_two_are_searched(config):
     # three GPUs of a host of eight make no group
     asked = {**QUESTION, "gpus": 24, "global_batch_size": 24}
@@ -137,6 +139,7 @@ def staged(config):
     return planner.optimize(config, keep="pp=2,tp=2", **QUESTION)
 
 
+@pytest.mark.slow
 def test_a_plan_of_stages_holds_what_was_kept_and_is_the_best_of_it(staged, setting):
     assert staged.num_groups == 2
     assert staged.is_staged
@@ -192,6 +195,7 @@ def test_edited_stages_are_refused(staged):
         Plan.of_document(document, where="x")
 
 
+@pytest.mark.slow
 def test_a_larger_space_and_more_memory_are_never_slower(config):
     steps = [
         planner.optimize(config, keep=keep, **QUESTION).step_time_s
@@ -233,6 +237,7 @@ def test_what_cannot_fit_is_proven(config):
     assert caught.value.proven
 
 
+@pytest.mark.slow
 def test_the_front_falls(config):
     plans = planner.pareto(config, **QUESTION)
     assert len(plans) > 2
@@ -243,6 +248,7 @@ def test_the_front_falls(config):
     assert all(0.0 < plan.search.lower_bound_s <= plan.step_time_s for plan in plans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".json", ".html"])
 def test_a_front_is_written(config, tmp_path, suffix):
     path = tmp_path / f"front{suffix}"
@@ -316,6 +322,7 @@ def test_a_time_limit_ends_in_a_plan(config):
     assert plan.fits
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("gpus", [4, 8, 16])
 def test_no_usual_way_to_train_is_faster(config, gpus):
     plan = planner.optimize(config, **{**QUESTION, "gpus": gpus})
@@ -442,6 +449,7 @@ def test_who_interrupts_before_anything_is_simulated_has_what_is_found_in_a_mome
 SMALL = {"cluster": "lassen", "global_batch_size": 64}
 
 
+@pytest.mark.slow
 def test_a_front_against_gpus_rises_and_holds_what_optimize_finds():
     plans = planner.pareto("alexnet", gpus=8, against="gpus", **SMALL)
     counts = [plan.gpus for plan in plans]

@@ -23,6 +23,7 @@ def test_what_is_cheap_by_itself_is_tried_after_what_is_not():
     assert free.step_time_s <= kept.step_time_s * (1.0 + 1e-3)
 
 
+@pytest.mark.slow
 def test_blocks_less_are_computed_again_until_none_fits():
     """Estimates of memory are 4 % too high here, and each block less gains 0.6 % of the step."""
     question = {"gpus": 512, "cluster": "dgx-a100", "global_batch_size": 1536}

@@ -37,6 +37,7 @@ def sampled(setting, seed, count):
     return random.Random(seed).sample(few, count)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("model", "runtime", "seed"),
     [("resnet18", "ddp", 1), ("gpt2", "ddp", 2), ("gpt2", "nanotron", 3)],
@@ -109,6 +110,7 @@ def test_pipelines_that_do_not_fit_are_not_laid_out(monkeypatch):
     assert list(misfits.smallest_first()) == [choice]
 
 
+@pytest.mark.slow
 def test_a_refusal_says_what_the_smallest_holds():
     asked = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 64, "keep": "tp=1,pp=2"}
     with pytest.raises(InfeasibleError, match="smallest of") as told:

@@ -190,6 +190,7 @@ def test_memory_is_that_of_the_devices_of_a_stage(tmp_path):
     assert step.capacity == tight.capacity
 
 
+@pytest.mark.slow
 def test_the_plan_is_what_the_simulation_says(few, tmp_path):
     plan = planned(few)
     assert plan.search.lower_bound_s <= plan.step_time_s
@@ -261,6 +262,7 @@ def test_splits_that_fit_are_shared_out_first(few):
     assert fastest_splits(replace(found, estimates=rows), 1.0, attends=True)[0] == other
 
 
+@pytest.mark.slow
 def test_a_faster_group_never_makes_the_plan_slower(tmp_path):
     times = []
     for device in ("v100-32gb", "a100-80gb"):
@@ -269,6 +271,7 @@ def test_a_faster_group_never_makes_the_plan_slower(tmp_path):
     assert times[1] <= times[0]
 
 
+@pytest.mark.slow
 def test_more_samples_go_to_faster_devices(tmp_path):
     where = cluster_of(tmp_path, (1, "a100-80gb"), (2, "v100-32gb"), size=1, precision="fp16")
     setting = setting_of(tmp_path, where, "resnet18", batch=768)
@@ -292,6 +295,7 @@ def test_slow_hosts_may_be_left_idle(tmp_path):
     assert plan.idle_gpus > 0
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("names", [("g0",), ("g1",), ("g0", "g2")])
 def test_a_plan_of_some_groups_is_evaluated_on_these(tmp_path, names):
     where = cluster_of(tmp_path, (2, "a100-80gb"), (2, "h100"), (2, "a100-40gb"), size=1)
@@ -358,6 +362,7 @@ def test_replicas_lie_on_whole_hosts_or_on_parts_of_one(tmp_path):
         assert costs.of(one, 1).forward.sum() > 0.0
 
 
+@pytest.mark.slow
 def test_what_one_group_cannot_have_is_looked_for_on_both(tmp_path):
     # five of a host of one kind have no pipeline of two stages, and refused what ten have
     where = cluster_of(tmp_path, (1, "a100-80gb"), (1, "h100"), size=5)

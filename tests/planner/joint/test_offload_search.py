@@ -57,6 +57,7 @@ QUESTION = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tied", "optimizer", "cluster"),
     [
@@ -125,6 +126,7 @@ def test_what_does_not_fit_is_planned_with_offload(short):
     assert planner.simulate(plan).step_time == pytest.approx(plan.step_time_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_what_is_kept_waits_in_the_hosts(short):
     asked = {**short, "memory": None}
     model = asked.pop("model")
@@ -218,6 +220,7 @@ def test_what_is_kept_of_stages_leaves_no_faster_plan_with_offload(tmp_path):
     assert free.step_time_s <= kept.step_time_s
 
 
+@pytest.mark.slow
 def test_what_turns_out_not_to_fit_waits_in_the_hosts(tmp_path):
     """Estimates of memory are too low here: stages of DeepSpeed hold more than they are said to."""
     shape = {"hidden_size": 768, "intermediate_size": 1536, "max_position_embeddings": 512}
@@ -306,6 +309,7 @@ def test_estimates_hold_what_leaves_and_what_stays_of_one_stage(count):
     assert estimate.memory == pytest.approx(step.peak_memory, rel=5e-3)
 
 
+@pytest.mark.slow
 def test_as_few_blocks_are_computed_again_as_fit_with_the_rest_in_the_hosts():
     asked = {"model": "llama3-8b", "gpus": 2, "global_batch_size": 32, "input_size": 512}
     asked |= {"precision": "bf16", "optimizer": "adam", "memory": "52514.1 MiB"}
@@ -316,6 +320,7 @@ def test_as_few_blocks_are_computed_again_as_fit_with_the_rest_in_the_hosts():
     assert plans[0].peak_memory > 0.97 * 52514.1 * 2.0**20
 
 
+@pytest.mark.slow
 def test_more_computed_again_may_be_faster_where_activations_wait_in_the_hosts():
     # 3.17 s with none of it computed again, 2.92 s with all of it
     asked = {"model": "mixtral-8x7b", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 4}
@@ -336,6 +341,7 @@ def test_activations_of_a_single_layer_may_wait_in_the_hosts(tmp_path):
     assert plan.gpus + plan.idle_gpus == 4
 
 
+@pytest.mark.slow
 def test_what_is_estimated_to_be_slow_is_simulated_where_those_alike_are_faster():
     asked = {"gpus": 4, "cluster": "abci", "global_batch_size": 12, "runtime": "deepspeed"}
     asked |= {"input_size": 1024, "precision": "fp32", "optimizer": "adam"}

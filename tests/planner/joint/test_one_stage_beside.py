@@ -76,6 +76,7 @@ def test_splits_are_given_up_by_what_is_best_on_a_timeline(tmp_path):
     assert everything.step_time_s <= alone.step_time_s * 1.001
 
 
+@pytest.mark.slow
 def test_splits_that_keep_too_much_are_not_searched(monkeypatch):
     def refused(*args):
         raise AssertionError("no split of one stage holds what is kept of 1,024 sequences")
@@ -86,6 +87,7 @@ def test_splits_that_keep_too_much_are_not_searched(monkeypatch):
     assert any("more than there is room for" in one for one in plan.fallbacks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, "40 GiB"])
 def test_a_search_that_ends_early_keeps_the_bound(memory):
     limits = {} if memory is None else {"memory": memory}
@@ -96,6 +98,7 @@ def test_a_search_that_ends_early_keeps_the_bound(memory):
     assert everything.search.lower_bound_s <= alone.step_time_s
 
 
+@pytest.mark.slow
 def test_splits_that_memory_made_slow_at_first_are_not_given_up(tmp_path):
     """What fits first is 7 % slower than another way to train, and becomes 13 % faster than it."""
     path = small_llama(
@@ -118,6 +121,7 @@ def test_splits_that_memory_made_slow_at_first_are_not_given_up(tmp_path):
     assert steps[1] <= steps[0]
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("model", "asked"),
     [

@@ -87,6 +87,7 @@ def test_a_plan_has_splits_of_its_own_where_they_are_faster(volumes, searched):
     assert any("each split in their own way" in text for text in volumes.fallbacks)
 
 
+@pytest.mark.slow
 def test_such_a_plan_is_simulated_and_evaluated_as_it_says(volumes, tmp_path):
     file = tmp_path / "plan.json"
     volumes.save(file)
@@ -172,6 +173,7 @@ def test_without_time_the_best_stays(searched):
     assert own.stopped_by == "time limit"
 
 
+@pytest.mark.slow
 def test_what_is_held_fixed_stays_so_and_ruling_out_tensors_leaves_splits_by_degrees():
     asked = LINEAR | {"global_batch_size": 1024}
     plan = planner.optimize(**asked, keep="zero=2,recompute=none")
@@ -205,6 +207,7 @@ def test_who_interrupts_gets_the_best_so_far(searched):
     assert own.best is own.simulated[-1]
 
 
+@pytest.mark.slow
 def test_weights_that_are_cut_are_not_laid_out_where_more_is_held(monkeypatch):
     asked = {"model": "resnet18", "gpus": 8, "global_batch_size": 512, "memory": "1.4 GiB"}
     search, found = by_degrees(asked)
@@ -230,6 +233,7 @@ def _steps(asked, name, *, host=1.0, network=1.0):
     return [planner.optimize(**asked, cluster=one).step_time_s for one in clusters]
 
 
+@pytest.mark.slow
 def test_a_price_that_is_too_high_is_lowered_where_that_fits():
     """Layers that hold the least in all hold more at the peak than others do."""
     asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 32, "memory": "1126.3 MiB"}
@@ -239,6 +243,7 @@ def test_a_price_that_is_too_high_is_lowered_where_that_fits():
     assert steps[1] <= 1.05 * steps[0]
 
 
+@pytest.mark.slow
 def test_fewer_layers_are_computed_again_where_all_of_them_fit_with_other_splits_alone():
     asked = {"model": "vgg16", "gpus": 8, "global_batch_size": 64, "memory": "1667.1 MiB"}
     asked |= {"optimizer": "sgd", "keep": "micro_batches=2", "forbid": "sharding"}
@@ -246,6 +251,7 @@ def test_fewer_layers_are_computed_again_where_all_of_them_fit_with_other_splits
     assert steps[1] <= steps[0]
 
 
+@pytest.mark.slow
 def test_runs_of_layers_are_merged_where_changing_between_splits_takes_longer_than_it_saves():
     """With faster links inside of hosts, the additive model has more runs of unlike splits."""
     asked = {"model": "unet", "gpus": 8, "global_batch_size": 8, "memory": "1781.3 MiB"}
@@ -254,6 +260,7 @@ def test_runs_of_layers_are_merged_where_changing_between_splits_takes_longer_th
     assert steps[1] <= steps[0]
 
 
+@pytest.mark.slow
 def test_what_fits_is_cut_over_replicas_where_that_is_faster():
     asked = {"gpus": 8, "cluster": "hkbu-10gbe", "global_batch_size": 8, "memory": "1781.3 MiB"}
     asked |= {"forbid": "pipeline,recompute"}
@@ -262,6 +269,7 @@ def test_what_fits_is_cut_over_replicas_where_that_is_faster():
     assert ("gradients", "state") in {layer.sharded for layer in plans[0].layers.values()}
 
 
+@pytest.mark.slow
 def test_less_is_computed_again_with_splits_that_are_faster_than_the_additive_model_has_them():
     """Of a U-Net those of the least cost are not the fastest ones, less so with faster hosts."""
     asked = {"model": "unet", "gpus": 8, "global_batch_size": 8, "memory": "1557.7 MiB"}
@@ -270,6 +278,7 @@ def test_less_is_computed_again_with_splits_that_are_faster_than_the_additive_mo
     assert steps[1] <= steps[0]
 
 
+@pytest.mark.slow
 def test_what_nearly_fits_with_the_least_in_all_may_fit_at_a_lower_price():
     asked = {"model": "resnet50", "gpus": 8, "global_batch_size": 64, "memory": "1249.6 MiB"}
     asked |= {"optimizer": "adam", "keep": "micro_batches=4", "forbid": "hybrid"}
@@ -286,6 +295,7 @@ def test_half_of_the_gpus_are_asked_for_other_splits_where_the_rest_repeats_thei
     assert more.gpus + more.idle_gpus == 32
 
 
+@pytest.mark.slow
 def test_what_all_devices_do_alike_is_not_counted_as_cut_among_them():
     """Without a price on memory all of them have all layers: state could be cut over nobody."""
     asked = {"model": "resnet18", "gpus": 4, "cluster": "dgx-a100", "global_batch_size": 8}

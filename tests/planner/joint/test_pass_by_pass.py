@@ -95,6 +95,7 @@ def test_a_group_that_computes_nothing_while_it_sends_is_later():
     assert slow.max() > 16 * 4.0
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("runtime", ["nanotron", "ddp"])
 def test_pipelines_with_few_micro_batches_are_estimated_as_they_are_simulated(runtime, tmp_path):
     """A stage that is heavier than the others, and passes that wait for launches."""

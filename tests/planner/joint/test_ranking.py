@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices
 from planner.joint.computation import PipelineBounds
@@ -33,6 +35,7 @@ def _ranked(every, refuted=frozenset()):
     return ranking, found, rows
 
 
+@pytest.mark.slow
 def test_what_computes_more_again_than_it_has_to_is_not_estimated():
     _, everything, rows = _ranked(every=True)
     ranking, found, _ = _ranked(every=False)

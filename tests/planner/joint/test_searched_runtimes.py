@@ -105,6 +105,7 @@ def test_a_framework_implies_its_runtime_unless_one_is_named(model, framework, r
     assert named.runtime == "fsdp"
 
 
+@pytest.mark.slow
 def test_a_runtime_of_ones_own_is_carried_by_the_plan(model, tmp_path):
     own = replace(load_runtime("megatron-core"), name="mine", bucket=8e6)
     plan = planner.optimize(model, gpus=4, global_batch_size=8, runtime=own)
@@ -144,6 +145,7 @@ def test_fronts_and_scales_are_under_the_runtime(model):
     assert {one.runtime for one in rows} == {"torchtitan"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -186,6 +188,7 @@ def test_passes_take_the_same_where_weights_are_cut(model, precision):
                 assert getattr(one, what) == pytest.approx(getattr(two, what), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["8.2 GiB", pytest.param("5.5 GiB", marks=pytest.mark.slow)])
 def test_what_an_allocator_holds_beside_tensors_hides_nothing_that_fits(memory):
     """Of a few blocks it is told too large: 16 and 35 % slower than without pipelines."""
@@ -195,6 +198,7 @@ def test_what_an_allocator_holds_beside_tensors_hides_nothing_that_fits(memory):
     assert free.step_time_s <= narrower.step_time_s * (1.0 + 1e-9)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_takes_no_place_of_what_computes_a_block_less_again():
     question = {"gpus": 4, "cluster": "abci", "memory": "5349.4 MiB", "runtime": "nanotron"}
     question |= {"global_batch_size": 64, "input_size": 1024, "precision": "fp16"}

@@ -62,6 +62,7 @@ def sharded_steps(search: JointSearch, asked: dict[str, object], count: int) -> 
     return [step.seconds for step in steps if step is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -109,6 +110,7 @@ def test_the_first_half_of_an_all_reduce_takes_half_of_it(name):
         assert (half >= SCATTERED * all_reduce_time(topology, group, sizes) * (1 - 1e-12)).all()
 
 
+@pytest.mark.slow
 def test_a_plan_of_sharded_splits_is_bounded_by_them():
     plan = planner.optimize(**SLOW_LINKS)
     assert any("what is cut over replicas makes that faster" in text for text in plan.fallbacks)

@@ -35,6 +35,7 @@ def _slow(model):
     return pytest.param(model, marks=pytest.mark.slow) if model == "mixtral-8x7b" else model
 
 
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("model", [_slow(model) for model in QUESTIONS])
 def test_an_estimate_is_the_same_whatever_was_estimated_before(model):
     setting = resolve(make_request("optimize", {"model": model, **QUESTIONS[model]}))
@@ -50,6 +51,7 @@ def test_an_estimate_is_the_same_whatever_was_estimated_before(model):
         assert alone == rows[choice]
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("model", ["gpt2", "resnet18"])
 def test_what_more_gpus_share_changes_no_estimate_and_no_floor(model):
     """Fewer than a host has share its links among each other, too."""

@@ -68,6 +68,7 @@ def _any_cut(rng, cuts, choice):
     return replace(choice, blocks=tuple(blocks))
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_step_takes_less_than_its_stages_wherever_they_are_cut(tmp_path, kind):
     bounds, every = _question(tmp_path)
@@ -100,6 +101,7 @@ def test_gradients_of_a_weight_that_stages_share_travel_beside_others(tmp_path):
         assert least <= step.seconds * (1.0 + 1e-9), choice
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_for_stages_to_fit_counts(tmp_path):
     # a few blocks of each stage, fewer of later ones: whatever of them fits takes no less
     bounds, every = _question(tmp_path, memory="1.6 GiB", global_batch_size=64)
@@ -130,6 +132,7 @@ def test_stages_of_several_chunks_keep_what_was_passed_before_they_go_back(tmp_p
     assert near > 10
 
 
+@pytest.mark.slow
 def test_copies_to_the_hosts_slow_each_pass_down(tmp_path):
     # each direction of the link is in use in one of the passes alone
     bounds, every = _question(tmp_path, 32, cluster="dgx-a100", gpus=2, global_batch_size=64)

@@ -112,6 +112,7 @@ def test_what_is_kept_of_split_channels_is_estimated_as_it_is_read():
         assert estimates.of(choice).memory - reserved == pytest.approx(held, rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_a_stage_holds_is_estimated_stage_by_stage():
     # the one that keeps the most is not the one whose passes hold the most beside
     setting, estimates = asked_for("resnet18", "dgx-a100", 8, 64)

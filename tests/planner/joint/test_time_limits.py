@@ -69,6 +69,7 @@ def test_offload_is_looked_for_no_longer_than_there_is_time(config):
     assert unseen == 0.0
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("most", [3, 6])
 def test_each_simulation_of_a_proof_asks_whether_there_is_time(config, monkeypatch, most):
     free = planner.optimize(config, **QUESTION)
@@ -153,6 +154,7 @@ def test_choices_are_refined_no_longer_than_leaves_time_for_a_plan(config):
     assert refined(Deadline(0.0)) == (0, True)
 
 
+@pytest.mark.slow
 def test_choices_are_listed_no_longer_than_leaves_time_for_a_plan(config, monkeypatch):
     """The list took all time there was, after which a plan of deepseek-v3 took 1.3 s."""
     setting = resolve(make_request("optimize", {"model": config, **QUESTION}))

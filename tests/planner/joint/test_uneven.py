@@ -68,6 +68,7 @@ def test_shares_are_the_best_there_are(seed):
     assert max(times * np.array(found)) == pytest.approx(best)
 
 
+@pytest.mark.slow
 def test_plain_data_parallelism_with_unequal_shares_is_never_faster_than_the_plan():
     asked = {"gpus": 12, "cluster": "lassen", "global_batch_size": 32}
     plan = planner.optimize("gpt2", **asked)

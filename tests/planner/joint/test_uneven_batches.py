@@ -34,6 +34,7 @@ bandwidth = "12 GB/s"
 """
 
 
+@pytest.mark.slow
 def test_more_gpus_that_no_degrees_use_still_split_layers(tmp_path):
     # on 24 GPUs 5 samples have no replicas, and tensor and context parallelism only 12 ways: with
     # splits of layers not looked at the step took a fifth longer than on 12 GPUs
@@ -125,6 +126,7 @@ def test_parts_of_sequences_are_shorter_where_samples_leave_gpus_without_work(tm
     assert plan.step_time_s < alone.step_time_s / 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [{}, {"forbid": "context,tensor"}])
 def test_uneven_shares_of_fewer_gpus_are_found_among_more(tmp_path, kept):
     # with nothing split but samples one GPU was "proven optimal", 1.4 times as slow

@@ -75,6 +75,7 @@ def test_what_a_runtime_lacks_is_one_of_what_is_tried():
         Runtime(name="mine", lacks=("pp",))
 
 
+@pytest.mark.slow
 def test_fewer_gpus_fill_bubbles_too(tmp_path):
     # with eight a stage is two devices, and bubbles are filled; sixteen have nothing as fast
     model = _config(tmp_path, 4, 128, hidden=1024, vocabulary=50257, shared=4)
@@ -85,6 +86,7 @@ def test_fewer_gpus_fill_bubbles_too(tmp_path):
     assert (more.step_time_s, more.idle_gpus) == (fewer.step_time_s, 8)
 
 
+@pytest.mark.slow
 def test_no_step_with_some_heads_of_all_positions_undercuts_its_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(ways_inside, "SHORTEST_PART", 256)
     request = {"model": _config(tmp_path, 2, 512), **ASKED, "gpus": 4, "cluster": "lassen"}

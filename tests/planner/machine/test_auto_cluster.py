@@ -241,6 +241,7 @@ def test_names_of_devices(name: str, memory: float, device: str | None) -> None:
     assert built_in_device(name, memory) == device
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a program called nvidia-smi, through the command and from Python."""
     script = tmp_path / "nvidia-smi"

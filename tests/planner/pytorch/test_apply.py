@@ -68,6 +68,7 @@ def _checked(plans: list[SmallPlan], steps: int) -> None:
         assert [one for one in wrong.differences if one.received and one.reason] == []
 
 
+@pytest.mark.slow
 def test_random_plans_train_as_one_process_does():
     plans = [
         _random_plan(_network("resnet18", 48), 8, 0),
@@ -111,6 +112,7 @@ def test_without_a_fault_there_is_none(faults):
     assert loss < 1e-12
 
 
+@pytest.mark.slow
 def test_statistics_of_all_ranks_and_checkpoints_of_another_plan(tmp_path):
     said = on_ranks(works.checkpoint, 4, str(tmp_path))
     assert all(row == [] for row in said), said

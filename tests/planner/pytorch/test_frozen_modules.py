@@ -71,6 +71,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("module", "inputs", "strategy", "ranks"),
     [*CASES, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)],

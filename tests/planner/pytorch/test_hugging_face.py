@@ -100,6 +100,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 def test_scores_that_are_capped_are_those_of_attention():
     network = network_of_source(small_transformers.gemma2, {"input_ids": (2, 16)})
     kinds = [row.kind for row in network.layers]

@@ -30,6 +30,7 @@ def verified(name, strategy, inputs, module_inputs=None):
 
 # What is read through a copy, such as one token of all, is moved between the two layers where the
 # plan says so; where nothing but samples is cut, whatever a copy makes of the rest is no matter.
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
@@ -55,6 +56,7 @@ def test_plans_of_images_train_as_one_process_does(name, strategy):
     assert verified(name, strategy, "2,3,32,32").faults == []
 
 
+@pytest.mark.ci_cases(5)
 @pytest.mark.parametrize(
     ("name", "strategy", "inputs"),
     [
@@ -78,6 +80,7 @@ def test_products_in_other_words_train_as_one_process_does(name, strategy, input
     assert verified(name, strategy, inputs).faults == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [

@@ -65,6 +65,7 @@ def test_weights_and_products_are_those_that_pytorch_counts(kind):
     assert 2 * graph.macs == counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_a_resnet_written_out_is_the_built_in_one():
     network = network_of_source(plain.build, (8, 3, 224, 224))
     graph, known = build_graph(network, 1), build_graph(build("resnet50"), 1)
@@ -181,6 +182,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_command_imports_from_the_folder_that_it_runs_in():
     question = ("--gpus", "4", "--strategy", "data", "--json")
     done = command("evaluate", "plain_models:build", "--input", "plain_models:sample", *question)

@@ -49,6 +49,7 @@ def test_plans_train_as_one_process_does(module, inputs, strategy):
     assert outcome.gradients[0][1] > 0
 
 
+@pytest.mark.slow
 def test_what_is_read_after_it_was_written_over_is_refused():
     with pytest.raises(InputError, match="written over and read again, as by 'add_' of"):
         found("ReadAgain", ("2,16:int64",), "megatron:tp=2")

@@ -80,6 +80,7 @@ def kinds(network: Network) -> list[tuple[str, object]]:
     return [(row.kind, row.options) for row in network.layers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
 def test_a_file_is_the_network_of_its_module(files, kind):
     path, sample = files[kind]
@@ -96,6 +97,7 @@ def test_a_file_is_the_network_of_its_module(files, kind):
     assert own <= {row.name for row in network.layers}
 
 
+@pytest.mark.slow
 def test_the_plan_is_that_of_the_module(files):
     path, sample = files[ResNet]
     question = {"gpus": 8, "cluster": "lassen", "global_batch_size": 4, "cap": 16}

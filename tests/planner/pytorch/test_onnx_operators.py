@@ -122,6 +122,7 @@ def counts(network: Network) -> tuple[int, int]:
     return graph.parameters, graph.macs
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_cut_for_two_products_is_that_of_the_module(tmp_path):
     file, module = both(CrossAttention(), tmp_path)
     assert counts(file) == counts(module)
@@ -161,6 +162,7 @@ def test_norms_of_groups_are_one_layer_each(options, tmp_path):
     assert found == [row.options for row in module.layers]
 
 
+@pytest.mark.slow
 def test_norms_with_weights_of_their_own_groups_stay_as_they_are(tmp_path):
     file, module = both(NormedParts(), tmp_path)
     assert counts(file)[0] == counts(module)[0] == 2 * 2 + 2 * 8

@@ -25,6 +25,7 @@ def slow(*row):
     return pytest.param(*row, marks=pytest.mark.slow)
 
 
+@pytest.mark.ci_cases(3)
 @pytest.mark.parametrize(
     ("name", "strategy", "inputs"),
     [
@@ -150,6 +151,7 @@ def test_blocks_of_a_shared_weight_get_what_they_lack_of_its_sum(strategy):
     assert verify_plan(plan, ranks=2, module="other_modules:Twice").faults == []
 
 
+@pytest.mark.slow
 def test_attention_that_drops_its_weights_is_refused_with_what_to_set():
     """The advice was to split it otherwise, by samples, as this plan does already."""
     asked = {"inputs": "2,8,16", "gpus": 2, "cluster": "lassen", "global_batch_size": 8}

@@ -85,6 +85,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("model", "strategy", "ranks"),
     [
@@ -137,6 +138,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(("fault", "model", "strategy"), FAULTS)
 def test_faults_are_found_in_gradients(fault, model, strategy):
     ranks = 4 if "dp=2,s" in strategy else 2
@@ -149,6 +151,7 @@ def test_faults_are_found_in_gradients(fault, model, strategy):
         assert outcomes[0].losses[0] < 1e-12
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_one_plan_loads_under_another(tmp_path):
     model = "small_transformers:Plain"
     tasks = [
@@ -217,6 +220,7 @@ def random_strategy(rng):
     return "megatron:" + ",".join(f"{key}={value}" for key, value in parts.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 14))]
 )

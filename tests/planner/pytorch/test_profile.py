@@ -116,6 +116,7 @@ class TestNeeds:
 
 
 class TestMeasuring:
+    @pytest.mark.slow
     def test_all_is_measured_once_and_the_plan_knows_it(self, tmp_path: Path, network: str) -> None:
         path = tmp_path / "m.json"
         profile = open_profile(str(path), fake_place().provenance)
@@ -252,6 +253,7 @@ class TestTiming:
 
 
 class TestGoingOn:
+    @pytest.mark.slow
     def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path, network: str) -> None:
         path = tmp_path / "m.json"
         command = [sys.executable, "-m", "planner", "profile", network, *QUESTION]
@@ -354,6 +356,7 @@ class TestCommand:
         assert done.exit_code == 2
         assert sentence in done.stderr.splitlines()[-1]
 
+    @pytest.mark.slow
     def test_it_says_how_much_of_the_plan_is_measured(self, tmp_path: Path, network: str) -> None:
         path = str(tmp_path / "m.json")
         arguments = ["profile", network, *QUESTION, "--device", "cpu", "--threads", "1"]

@@ -36,6 +36,7 @@ assert not any(one() for one in groups), groups
 """
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("model", "inputs", "strategy", "steps", "after"),
     [

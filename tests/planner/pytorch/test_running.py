@@ -87,6 +87,7 @@ def test_the_number_of_hosts_must_be_one(hosts, tmp_path, monkeypatch):
         launch(str(tmp_path / "plan.json"), 1, [str(script)])
 
 
+@pytest.mark.slow
 def test_what_is_run_must_fit_the_plan(folder):
     for words, said in (
         (("--nproc-per-node", "2", "--", "train.py"), "the plan is for 4 ranks"),
@@ -98,6 +99,7 @@ def test_what_is_run_must_fit_the_plan(folder):
         assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run(folder):
     (folder / "dies.py").write_text(
         "import os, torch, torch.distributed as dist\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch_extra
 
 torch_extra.require("torch")
@@ -78,6 +79,7 @@ model.bn1(samples).sum().backward()
 """
 
 
+@pytest.mark.slow
 def test_batch_norms_run_with_statistics_that_are_cut_as_their_weights_are(tmp_path):
     """They were left whole, and DTensor refuses to mix them: NOTES.md said nothing was missing."""
     plan = planner.evaluate(

@@ -105,6 +105,7 @@ def at_work(process: subprocess.Popen[str], url: str) -> list[Any]:
     return list(soon(running))
 
 
+@pytest.mark.slow
 def test_the_same_study_has_the_same_result_however_it_is_worked_on(answered):
     shutil.copy(answered, ".")
     result = run("quick.toml", "--csv", "table.csv", "-o", "study.json", "--plans", "plans")
@@ -169,6 +170,7 @@ def test_workers_that_are_killed_before_a_question_are_replaced(tmp_path, monkey
         workers._follow(killed, receiver)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing():
     url = "sqlite:///slow.db"
     process = started("slow.toml", "--jobs", "2", "-q")
@@ -183,6 +185,7 @@ def test_a_killed_worker_loses_nothing():
     assert sorted(done) == sorted(one.key for one in read_sweep("slow.toml").questions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sign",
     [
@@ -208,6 +211,7 @@ def test_a_stopped_study_goes_on_where_it_was(sign):
     assert states in (["FAIL", "COMPLETE", "COMPLETE"], ["COMPLETE", "COMPLETE"])
 
 
+@pytest.mark.slow
 def test_two_runs_share_a_study():
     # enough questions that the one that starts later finds some
     Path("slow.toml").write_text(SLOW.replace("[4, 8]", "[4, 8, 16, 32]"))
@@ -220,6 +224,7 @@ def test_two_runs_share_a_study():
     assert len({t.user_attrs["worker"]["pid"] for t in done}) == 2
 
 
+@pytest.mark.slow
 def test_a_larger_study_asks_only_what_is_new(answered):
     shutil.copy(answered, ".")
     Path("quick.toml").write_text(QUICK.replace("gpus = 3", "gpus = [3, 5]"))
@@ -227,6 +232,7 @@ def test_a_larger_study_asks_only_what_is_new(answered):
     assert len(trials("sqlite:///quick.db", "quick")) == 6
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("text", "status", "message"),
     [
@@ -246,6 +252,7 @@ def test_a_study_without_any_plan_has_a_status(text, status, message):
     assert "study none: " in result.stdout
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_costs_no_answer(answered):
     shutil.copy(answered, ".")
     before = [t.user_attrs for t in trials("sqlite:///quick.db", "quick")]
@@ -299,6 +306,7 @@ def test_bad_input_is_one_sentence(words, message):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_names_with_escape_codes_reach_no_terminal_and_no_table():
     Path("odd.toml").write_text('[grid]\nmodel = ["\\u001b[31mred", "a,\\"b"]\ngpus = 1\n')
     result = run("odd.toml", "--csv", "odd.csv", "-o", "odd.html")
