@@ -50,6 +50,7 @@ def test_published_tables_are_predicted_as_well_as_they_were(name: str) -> None:
         assert ranks.agreeing >= ceiling.get("pairs", 0), f"{table}: {ranks.swapped}"
 
 
+@pytest.mark.slow
 def test_statements_of_juwels_hold() -> None:
     holding, statements = juwels.claims_held()
     assert holding >= CEILINGS["stated"]["JUWELS"]["holding"]

@@ -234,6 +234,7 @@ def test_what_is_neither_carried_nor_built_in_must_be_given(
         planner.simulate(lacking)
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_and_said_wherever_a_plan_is_used(
     made: tuple[Plan, Path], table: Path, tmp_path: Path
 ) -> None:

@@ -219,6 +219,7 @@ def test_report_shows_a_plan_where_no_file_is_asked_for(plan_file: Path) -> None
     assert run("report", str(plan_file)).stdout == run(*PLAN).stdout
 
 
+@pytest.mark.slow
 def test_models_and_clusters_are_listed_and_exported(tmp_path: Path) -> None:
     listed = run("models").stdout
     assert "resnet50" in listed

@@ -18,6 +18,7 @@ SLOW = {"model": "bert-base", "gpus": 8, "cluster": "hkbu-10gbe", "global_batch_
 BEHIND = {"fsdp": Degrees(zero=2, micro_batches=32), "zero3": Degrees(pp=2, micro_batches=64)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", BEHIND)
 def test_what_leaves_too_slowly_is_run_whole(runtime):
     setting = resolve(make_request("optimize", SLOW))
@@ -34,6 +35,7 @@ def whole_step(found: StagedStep) -> SimulatedStep:
     return run_graph(found.compiler.with_micro_batches(count).compile(1), BEHAVIOUR)
 
 
+@pytest.mark.slow
 def test_plans_say_of_all_micro_batches_what_few_tell():
     setting = resolve(make_request("optimize", SLOW))
     found, reason = tried(setting, Degrees(zero=3, micro_batches=32), load_runtime("zero3"))

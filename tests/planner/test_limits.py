@@ -305,6 +305,7 @@ def test_help_and_the_table_of_statuses_tell_of_status_4() -> None:
     assert "4 stopped before a plan was found" in " ".join(run("--help").stdout.split())
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_assignments_are_ranked_ends_the_search(monkeypatch) -> None:
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -382,6 +383,7 @@ def test_what_was_not_searched_is_not_said_to_be(monkeypatch) -> None:
     assert not any("sensible candidates were searched" in note for note in plan.fallbacks)
 
 
+@pytest.mark.slow
 def test_what_loading_took_counts_against_the_time_limit():
     request = make_request("optimize", {"model": "resnet18", "time_limit": 60.0, **QUESTION})
     assert not optimize_request(request).search.stopped_by

@@ -118,6 +118,7 @@ def test_one_gpu_is_said_as_one(tmp_path):
     assert "GPUs would be enough" not in report_text(plan)
 
 
+@pytest.mark.slow
 def test_as_many_gpus_as_are_enough_do_as_well(crowded):
     question = {"cluster": "dgx-a100", "global_batch_size": 4, "forbid": SPLITS_ALONE}
     alone = planner.optimize("alexnet", gpus=crowded.gpus_at_work, **question)

@@ -19,13 +19,19 @@ from planner.planning.summary import summarise
 # network, GPUs, cluster, global batch, further inputs
 QUESTIONS = (
     ("resnet18", 16, "dgx-a100", 512, {}),
-    ("vgg16", 32, "abci", 512, {}),
-    ("unet", 8, "hkbu-10gbe", 8, {"cap": 64}),
+    pytest.param(("vgg16", 32, "abci", 512, {}), marks=pytest.mark.slow),
+    pytest.param(("unet", 8, "hkbu-10gbe", 8, {"cap": 64}), marks=pytest.mark.slow),
     ("gpt2", 8, "proteus-hc2", 16, {"cap": 64}),
-    ("alexnet", 64, "dgx-a100", 4, {}),  # fewer GPUs would be enough
+    # fewer GPUs would be enough
+    pytest.param(("alexnet", 64, "dgx-a100", 4, {}), marks=pytest.mark.slow),
     ("alexnet", 1, "lassen", 64, {}),
-    ("resnet18", 16, "abci", 256, {"bucket_bytes": 2.0**20, "gradient_overlap": False}),
-    ("mobilenet_v2", 8, "lassen", 256, {"memory_model": "paradl"}),
+    pytest.param(
+        ("resnet18", 16, "abci", 256, {"bucket_bytes": 2.0**20, "gradient_overlap": False}),
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        ("mobilenet_v2", 8, "lassen", 256, {"memory_model": "paradl"}), marks=pytest.mark.slow
+    ),
     ("alexnet", 8, "lassen", 256, {"memory_model": "retained"}),
 )
 
@@ -42,7 +48,6 @@ def step_inputs(more):
     return {name: value for name, value in more.items() if name != "cap"}
 
 
-@pytest.mark.ci_cases(2)
 def test_all_commands_say_the_same_of_a_plan(asked):
     model, question, more, plan = asked
     step = planner.simulate(plan)
@@ -61,7 +66,6 @@ def test_all_commands_say_the_same_of_a_plan(asked):
         assert math.fsum(causes.values()) == pytest.approx(plan.step_time, rel=1e-9)
 
 
-@pytest.mark.ci_cases(2)
 def test_the_usual_strategies_are_measured_by_the_same_rule(asked):
     model, question, more, plan = asked
     for row in plan.baselines:

@@ -102,7 +102,7 @@ def seconds_of(formulation: Formulation, costed: Costed) -> float:
     return max(costed.step.total, float(formulation.terms(costed.choices).max()))
 
 
-@pytest.mark.ci_cases(2)
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
@@ -125,7 +125,7 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
 
 
 # the first layers of ResNet-18 hold their activations whatever is split, and next to no weights
-@pytest.mark.ci_cases(2)
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(("name", "within"), [("inception", 1.17), ("unet", 1.1), ("tied", 1.25)])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, share):
@@ -149,6 +149,7 @@ def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, shar
     assert found.incumbent.cost <= min(fitting) * within
 
 
+@pytest.mark.slow
 def test_a_memory_limit_that_nothing_meets_has_no_plan():
     # every distribution of every layer: where nothing fits, the search takes back what was left out
     rows: list = [

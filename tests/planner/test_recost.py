@@ -92,6 +92,7 @@ def test_no_usual_strategy_is_faster(model: str, gpus: int, cluster: str, batch:
             assert planner.simulate(found).step_time <= alone.step_time
 
 
+@pytest.mark.slow
 def test_layers_without_weights_are_split_as_their_neighbours() -> None:
     """VGG16 has five parts at most: few changes of split along 39 layers."""
     found = contended("vgg16", 256, "dgx-a100", 256)

@@ -29,7 +29,7 @@ def test_one_line_names_a_batch_that_was_chosen(command):
     assert "chosen" not in given
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["--strong", "--weak"])
 def test_scaling_says_the_batch_that_was_chosen(kind):
     words = ["scale", "alexnet", "--gpus", "2,4", "--cluster", "lassen", "--cap", "4", kind]

@@ -86,6 +86,7 @@ def test_a_schedule_stands_in_brackets(pipeline):
     assert "a pipeline of 4 groups of 4 GPUs, 3 stages each (interleaved)" in how(pipeline)
 
 
+@pytest.mark.slow
 def test_the_moment_of_the_peak_names_few_stages(pipeline):
     assert "of stages 3, 7, 11" in pipeline.memory_moment
     deep = evaluated("megatron:pp=2,chunks=6,micro_batch_size=1", gpus=2)

@@ -127,7 +127,7 @@ def test_a_table_of_slow_data_parallelism_does_not_tip_the_plan(
     assert plan.provenance["correction conv"].startswith("measured over modelled time 1.15,")
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("spread", [0.03, 0.1])
 def test_nor_does_a_noisy_one(

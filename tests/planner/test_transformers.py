@@ -170,6 +170,7 @@ def test_large_networks_are_built_while_one_waits() -> None:
         assert min(spent) < 0.3
 
 
+@pytest.mark.slow
 def test_blocks_of_a_network_share_their_costs() -> None:
     for name, kinds in (("llama3-405b", 14), ("deepseek-v3", 30)):
         layers = graph(name).compute_layers

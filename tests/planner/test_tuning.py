@@ -21,7 +21,7 @@ from search.problem.deadline import Deadline
 QUESTION = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "cap": 8}
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given", [{"bucket_bytes": "3 MiB"}, {"all_reduce": "ring"}, {"all_reduce": "auto"}]
 )

@@ -102,6 +102,7 @@ def test_where_nothing_is_split_it_says_so(data):
     assert verdict(alone).startswith("Split nothing: nothing in the searched space is ")
 
 
+@pytest.mark.slow
 def test_the_verdict_comes_first_wherever_a_plan_is_shown(data, tmp_path):
     path = tmp_path / "plan.json"
     data.save(path)

@@ -45,6 +45,7 @@ def test_prices_and_messages_bound_the_optimum(core: Core, seed: int) -> None:
         before = bound
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["tree", "chain"]))
 def test_messages_are_exact_on_trees(seed: int, shape: str) -> None:

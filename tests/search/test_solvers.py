@@ -206,6 +206,7 @@ def test_local_moves_on_a_core(core: Core, seed: int) -> None:
     assert state.profile.tolist() == apart.profile(state.choices).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(cores())
 def test_the_search_of_narrow_cores_is_exact(core: Core) -> None:

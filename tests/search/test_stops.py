@@ -217,7 +217,7 @@ print(answer.stopped_by, answer.status, len(started))
 """
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["auto", "cp-sat"])
 def test_a_signal_that_comes_as_cp_sat_starts_stops_it(name: str) -> None:
     shown = subprocess.run(

@@ -34,7 +34,7 @@ def bounds_of(network: str) -> tuple[Setting, ChoiceBounds]:
     return setting, bounds
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("network", QUESTIONS)
 def test_no_way_to_train_takes_less_than_its_bound(network):
     setting, bounds = bounds_of(network)

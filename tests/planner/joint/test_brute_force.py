@@ -327,7 +327,7 @@ def _agrees(setting, steps, shares):
         assert free.bound * (1 - 1e-9) <= free.best.seconds <= best * 1.03
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "runtime", "room", "degrees"),
     [

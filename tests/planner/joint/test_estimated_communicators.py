@@ -69,7 +69,7 @@ def test_heads_that_some_ranks_share_have_a_communicator_of_their_own(tmp_path, 
     assert estimate.memory == pytest.approx(found.peak_memory, rel=0.01)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["nanotron", "megatron-core"])
 def test_what_fits_is_rarely_estimated_to_hold_a_tenth_more(runtime):
     asked = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "runtime": runtime}

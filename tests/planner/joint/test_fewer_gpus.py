@@ -269,6 +269,7 @@ def test_networks_without_attention_leave_gpus_without_work_too(tmp_path):
     assert more.idle_gpus or more.gpus_at_work < 4
 
 
+@pytest.mark.slow
 def test_a_plan_says_first_which_gpus_it_leaves_without_work(kept, plans, tmp_path):
     assert kept.idle_gpus == 8
     path = tmp_path / "plan.json"

@@ -34,6 +34,7 @@ def test_blocks_less_are_computed_again_until_none_fits():
     assert plan.peak_memory > 0.98 * plan.memory_capacity_bytes
 
 
+@pytest.mark.slow
 def test_some_blocks_are_computed_again_where_none_was_expected_to_be_enough():
     """Without any a step is expected to fit in 2,872 MiB, and needs 2,949."""
     question = {"gpus": 8, "cluster": "aws-p4de.24xlarge", "global_batch_size": 8}

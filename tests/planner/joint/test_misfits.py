@@ -37,7 +37,7 @@ def sampled(setting, seed, count):
     return random.Random(seed).sample(few, count)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "runtime", "seed"),
     [("resnet18", "ddp", 1), ("gpt2", "ddp", 2), ("gpt2", "nanotron", 3)],

@@ -121,7 +121,7 @@ def test_splits_that_memory_made_slow_at_first_are_not_given_up(tmp_path):
     assert steps[1] <= steps[0]
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "asked"),
     [

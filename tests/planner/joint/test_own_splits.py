@@ -98,6 +98,7 @@ def test_such_a_plan_is_simulated_and_evaluated_as_it_says(volumes, tmp_path):
     assert (tmp_path / "again.json").read_bytes() == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_best_is_the_fastest_that_fits_and_no_bound_is_above_it(searched):
     search, found = searched
     assert found.best is not None
@@ -186,6 +187,7 @@ def test_what_is_held_fixed_stays_so_and_ruling_out_tensors_leaves_splits_by_deg
     assert other.step_time_s > plan.step_time_s
 
 
+@pytest.mark.slow
 def test_where_no_choice_by_degrees_fits_other_splits_may():
     tight = VOLUMES | {"gpus": 4, "global_batch_size": 4, "memory": "4.5 GiB"}
     with pytest.raises(InfeasibleError):

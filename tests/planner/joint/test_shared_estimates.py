@@ -51,7 +51,7 @@ def test_an_estimate_is_the_same_whatever_was_estimated_before(model):
         assert alone == rows[choice]
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "resnet18"])
 def test_what_more_gpus_share_changes_no_estimate_and_no_floor(model):
     """Fewer than a host has share its links among each other, too."""

@@ -89,6 +89,7 @@ def test_no_step_takes_less_than_its_stages_wherever_they_are_cut(tmp_path, kind
     assert np.median(ratios) > near
 
 
+@pytest.mark.slow
 def test_gradients_of_a_weight_that_stages_share_travel_beside_others(tmp_path):
     # where nothing travels beside passes, both are left in the end
     more = {"gpus": 8, "global_batch_size": 64, "runtime": "deepspeed", "hidden_size": 1024}

@@ -69,7 +69,7 @@ def test_offload_is_looked_for_no_longer_than_there_is_time(config):
     assert unseen == 0.0
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [3, 6])
 def test_each_simulation_of_a_proof_asks_whether_there_is_time(config, monkeypatch, most):
     free = planner.optimize(config, **QUESTION)

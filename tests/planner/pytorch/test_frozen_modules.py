@@ -48,6 +48,7 @@ def test_nothing_to_train_is_no_plan():
         evaluate("all_of_it", "2,16:int64", "megatron:tp=2")
 
 
+@pytest.mark.slow
 def test_what_is_frozen_is_gathered_and_not_summed():
     plan = evaluate("adapted", "2,16:int64", "megatron:dp=2,zero=3")
     base, down = (plan.layers[f"blocks.0.query.{name}"] for name in ("base", "down"))

@@ -70,17 +70,28 @@ def exported(kind: type, folder: Path, **more: bool) -> tuple[Path, torch.Tensor
     return path, sample
 
 
+class Files(dict[type, tuple[Path, torch.Tensor]]):
+    """Files of modules, each exported when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, kind: type) -> tuple[Path, torch.Tensor]:
+        self[kind] = exported(kind, self.folder)
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict[type, tuple[Path, torch.Tensor]]:
-    folder = tmp_path_factory.mktemp("onnx")
-    return {kind: exported(kind, folder) for kind in CASES}
+def files(tmp_path_factory) -> Files:
+    return Files(tmp_path_factory.mktemp("onnx"))
 
 
 def kinds(network: Network) -> list[tuple[str, object]]:
     return [(row.kind, row.options) for row in network.layers]
 
 
-@pytest.mark.slow
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
 def test_a_file_is_the_network_of_its_module(files, kind):
     path, sample = files[kind]

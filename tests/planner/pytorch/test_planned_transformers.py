@@ -165,6 +165,7 @@ def test_a_checkpoint_of_one_plan_loads_under_another(tmp_path):
     assert second[2] < first[2]
 
 
+@pytest.mark.slow
 def test_larger_plans_keep_their_kinds_of_splits_on_fewer_ranks():
     plan = evaluate("llama3-8b", "megatron:tp=4,dp=4,pp=4,micro_batches=8", 64, batch=64)
     task = transformer_training(plan, 8)

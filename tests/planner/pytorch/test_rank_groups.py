@@ -36,7 +36,7 @@ assert not any(one() for one in groups), groups
 """
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "inputs", "strategy", "steps", "after"),
     [
