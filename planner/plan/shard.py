@@ -8,7 +8,7 @@ powers of two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -55,6 +55,19 @@ class _PlacedAxis(Struct, frozen=True, kw_only=True):
         """Whether the digit is made up of this axis, among others."""
         end = digit.stride * digit.ways
         return self.level == digit.level and digit.stride <= self.stride < end
+
+
+class _Split(Struct, frozen=True, kw_only=True):
+    """The split of a layer, its digits, and the axes of the mesh that tell them apart."""
+
+    candidate: Candidates
+    digits: tuple[_Digit, ...]
+    axes: tuple[_PlacedAxis, ...]
+
+    def names_of(self, dims: Container[str]) -> tuple[str, ...]:
+        """Axes that split some dims."""
+        digits = [digit for digit in self.digits if digit.dim in dims]
+        return tuple(one.axis.name for one in self.axes if any(map(one.is_within, digits)))
 
 
 def shard_plan(graph: Graph, strategy: Strategy, level_names: Sequence[str]) -> Sharding:
@@ -182,7 +195,7 @@ def _sharded_layer(
     layer: Layer,
     wanted: Sequence[bool],
     distribution: Distribution,
-    axes: Sequence[_PlacedAxis],
+    axes: tuple[_PlacedAxis, ...],
     mesh: int,
 ) -> LayerSharding:
     """The tensors of a layer.
@@ -194,15 +207,16 @@ def _sharded_layer(
     axes, mesh
         The axes of its mesh, and which one that is.
     """
+    split = _Split(
+        candidate=one_candidate(distribution), digits=tuple(_digits(distribution)), axes=axes
+    )
     inputs = tuple(
-        _placed("input", tensor, distribution, axes, layer.absent_dims(slot) if gradient else ())
+        _placed("input", tensor, split, layer.absent_dims(slot) if gradient else ())
         for slot, (tensor, gradient) in enumerate(zip(layer.inputs, wanted, strict=True))
     )
-    weights = tuple(
-        _placed(name, tensor, distribution, axes, set(layer.dims) - set(layer.weight_dims))
-        for name, tensor in weight_tensors(layer)
-    )
-    output = _placed("output", layer.output, distribution, axes, layer.reduced_dims)
+    lacking = set(layer.dims) - set(layer.weight_dims)
+    weights = tuple(_placed(name, tensor, split, lacking) for name, tensor in weight_tensors(layer))
+    output = _placed("output", layer.output, split, layer.reduced_dims)
     partial = tuple(
         PARTIAL if axis.axis.name in output.gradient_sums else placement
         for axis, placement in zip(axes, output.placements, strict=True)
@@ -213,44 +227,29 @@ def _sharded_layer(
         inputs=inputs,
         weights=weights,
         output=replace(output, placements=partial, gradient_sums=()),
-        statistics_sums=_names_of(distribution, axes, over),
+        statistics_sums=split.names_of(over),
     )
 
 
-def _names_of(
-    distribution: Distribution, axes: Sequence[_PlacedAxis], dims: Iterable[str]
-) -> tuple[str, ...]:
-    """Axes that split some dims."""
-    digits = [digit for digit in _digits(distribution) if digit.dim in set(dims)]
-    return tuple(one.axis.name for one in axes if any(map(one.is_within, digits)))
-
-
-def _placed(
-    name: str,
-    tensor: Tensor,
-    distribution: Distribution,
-    axes: Sequence[_PlacedAxis],
-    summed: Iterable[str],
-) -> TensorPlacement:
+def _placed(name: str, tensor: Tensor, split: _Split, summed: Collection[str]) -> TensorPlacement:
     """A tensor of a layer.
 
     Parameters
     ----------
     name, tensor
         The tensor.
-    distribution, axes
-        The split of its layer, and the axes of its mesh.
+    split
+        Of its layer.
     summed
         Dims of the layer whose split leaves partial sums of it.
     """
-    candidate = one_candidate(distribution)
+    candidate, axes = split.candidate, split.axes
     placements = {one.axis.name: REPLICATE for one in axes}
-    sums = list(_names_of(distribution, axes, summed))
+    sums = list(split.names_of(summed))
     for number, axis in enumerate(tensor.axes):
-        kept = _units_kept(axis, candidate)
-        for digit in _digits(distribution):
-            if digit.dim != axis.dim:
-                continue
+        digits = [digit for digit in split.digits if digit.dim == axis.dim]
+        kept = _units_kept(axis, candidate) if digits else ()
+        for digit in digits:
             # what repeats a block lies inside of what tells blocks apart
             repeats = digit.ways // kept[digit.level]
             apart = replace(digit, stride=digit.stride * repeats, ways=kept[digit.level])
@@ -330,8 +329,8 @@ def _collective_between(
         Answers of before, by layouts, and by what layers and splits that are alike share.
     """
     first, second = graph.layers[source], graph.layers[target]
-    splits = strategy.distributions[source], strategy.distributions[target]
-    like = (*map(id, (first.dims, first.output, second.dims, second.inputs, *splits)), slot)
+    splits = (tuple(strategy.distributions[name].degrees.items()) for name in (source, target))
+    like = (first.signature, second.signature, *splits, slot)
     if like in known:
         return known[like]
     before, after = (
