@@ -329,15 +329,16 @@ def _collective_between(
         Answers of before, by layouts, and by what layers and splits that are alike share.
     """
     first, second = graph.layers[source], graph.layers[target]
-    splits = (tuple(strategy.distributions[name].degrees.items()) for name in (source, target))
+    rows = strategy.distributions[source], strategy.distributions[target]
+    splits = ((row.shape, tuple(row.degrees.items())) for row in rows)
     like = (first.signature, second.signature, *splits, slot)
     if like in known:
         return known[like]
     before, after = (
-        Layouts.of(one_candidate(strategy.distributions[layer.name]), tensor, dims)
-        for layer, tensor, dims in (
-            (first, first.output, first.reduced_dims),
-            (second, second.inputs[slot], second.absent_dims(slot)),
+        Layouts.of(one_candidate(row), tensor, dims)
+        for row, tensor, dims in (
+            (rows[0], first.output, first.reduced_dims),
+            (rows[1], second.inputs[slot], second.absent_dims(slot)),
         )
     )
     key = np.concatenate([before.codes(), after.codes()]).tobytes()
