@@ -32,5 +32,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         some = item.get_closest_marker("ci_cases")
         if some is not None and seen[test] > some.args[0]:
             item.add_marker(pytest.mark.slow)
-    # the commands of the README take longest, and nothing else is left for other processes at last
+    # the commands of the README take longest: were they last, other processes would be idle
     items.sort(key=lambda item: item.path.name != "test_readme.py")

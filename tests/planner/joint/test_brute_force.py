@@ -83,7 +83,6 @@ def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path
     _agrees(setting, steps, (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed"),
     [

@@ -195,7 +195,6 @@ def test_edited_stages_are_refused(staged):
         Plan.of_document(document, where="x")
 
 
-@pytest.mark.slow
 def test_a_larger_space_and_more_memory_are_never_slower(config):
     steps = [
         planner.optimize(config, keep=keep, **QUESTION).step_time_s
