@@ -78,7 +78,7 @@ def with_fewer_again(
 
 
 def those_with_fewer_again(
-    estimates: Estimates, ranked: Iterable[Estimate], best: float
+    estimates: Estimates, ranked: Iterable[Estimate], best: float, most: float
 ) -> list[Estimate]:
     """Those that compute a block less again than others, which are not much slower than the best.
 
@@ -90,28 +90,31 @@ def those_with_fewer_again(
         Makes them, and those of the others, the fastest first.
     best
         The best step. [s]
+    most
+        What may fit is estimated to hold no more than that. [B]
     """
     full = (one for one in ranked if one.choice.inside.recompute == "full")
     near = [one for one in full if one.seconds < best * PROMISING_AGAIN]
-    found = [less for one in near for less in one_fewer_again(estimates, one.choice)]
+    found = [less for one in near for less in one_fewer_again(estimates, one.choice, most)]
     away = [one for one in near if one.choice.offload and not one.choice.again]
     fewest = (choice for one in away[:MOST_OFFLOADED] for choice in fewest_again(estimates, one))
     known = {one.choice for one in found}
     return [*found, *(estimates.of(one) for one in fewest if one.again and one not in known)]
 
 
-def one_fewer_again(estimates: Estimates, choice: Choice) -> list[Estimate]:
-    """The estimate of a choice with one block less of each stage computed again, if there is one.
+def one_fewer_again(estimates: Estimates, choice: Choice, most: float) -> list[Estimate]:
+    """The estimate of a choice with one block less of each stage computed again, if it may fit.
 
     Parameters
     ----------
-    estimates
-        Makes it.
+    estimates, most
+        As of `those_with_fewer_again`.
     choice
         Blocks of it are computed again.
     """
     count = choice.again or estimates.most_again(choice)
-    return [estimates.of(replace(choice, again=count - 1))] if count > 1 else []
+    less = (estimates.of(replace(choice, again=count - 1)) for _ in range(count > 1))
+    return [one for one in less if one.memory <= most]
 
 
 def fewest_again(estimates: Estimates, full: Estimate) -> list[Choice]:

@@ -327,7 +327,7 @@ class FewerGpus:
             full = (one for one in ranked if one.choice.inside.recompute == "full")
             near = next((one.choice for one in full if one.memory <= room), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
-            ranked += [] if near is None else one_fewer_again(estimates, near)
+            ranked += [] if near is None else one_fewer_again(estimates, near, room)
         if self.under_other is not None:
             other = self.under_other.on(on_gpus(self.under_other.setting, part.gpus))
             ranked = with_those_under_other(other, ranked)

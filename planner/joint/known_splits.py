@@ -69,8 +69,18 @@ class KnownSplits(Struct, frozen=True, kw_only=True):
         other
             Its step.
         """
-        worth = SIMPLER_WITHIN if self.distributions and other.peak_memory > self.peak else 0.0
-        return other.seconds < min(self.step / (1.0 + worth), self.seconds)
+        counted = self.counted(other.seconds, other.peak_memory)
+        return counted < self.step and other.seconds < self.seconds
+
+    def counted(self, seconds: float, peak: float) -> float:
+        """What a step counts for beside these: splits alone are simpler to run. [s]
+
+        Parameters
+        ----------
+        seconds, peak
+            Of another way to train, and what a device holds at most. [s], [B]
+        """
+        return seconds * (1.0 + SIMPLER_WITHIN * (bool(self.distributions) and peak > self.peak))
 
     @property
     def worth_sharding(self) -> bool:

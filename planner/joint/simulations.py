@@ -127,7 +127,8 @@ class Simulations:
         timely = self.pace.timely(ranked, capacity)
         self.cut_short |= timely[:1] != list(ranked[:1])
         most = LATER_MISSES if self.tried else MOST_MISSES
-        timely = [one for one in timely if one.choice not in self.tried]
+        untried = (one for one in timely if one.choice not in self.tried)
+        timely = sorted(untried, key=lambda one: self.splits.counted(one.seconds, one.memory))
         for rows in ([one for one in timely if turn_of(one.choice) == turn] for turn in range(3)):
             fitting = [one for one in rows if one.memory <= most_estimated(self.estimates)]
             # where what may fit does not, what is expected to fit may do
@@ -221,7 +222,7 @@ class Simulations:
             return
         most, work = self._most_estimated, 0
         near = (one for one in ranked if one.memory <= most)
-        rows = those_with_fewer_again(self.estimates, near, self.rival)
+        rows = those_with_fewer_again(self.estimates, near, self.rival, most)
         while rows:
             rows.remove(one := min(rows, key=self.misjudged.expected))
             if self._is_settled(one.choice):
@@ -232,11 +233,10 @@ class Simulations:
             enough = work + self.pace.work(one.choice) > MOST_WORK or expected >= worth
             if enough or not self.has_time(one.choice):
                 return
-            found = self.attempt(one.choice, bound) if one.memory <= most else None
+            self.misjudged.learn(one, found := self.attempt(one.choice, bound))
             work += self.pace.layers if found is None else self.pace.work(one.choice)
-            self.misjudged.learn(one, found)
             if found is not None and found.fits:
-                rows += one_fewer_again(self.estimates, one.choice)
+                rows += one_fewer_again(self.estimates, one.choice, most)
 
     def has_time(self, choice: Choice) -> bool:
         """Whether there is time to simulate a choice."""
@@ -354,7 +354,7 @@ class Simulations:
         misfits.short.pop(choice, None)
         if found.fits:
             self.fitting[choice] = found.seconds
-        if found.fits and judged(found) < self.rival and self.splits.give_way_to(found):
+        if found.fits and judged(found) < judged(self.best) and self.splits.give_way_to(found):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found

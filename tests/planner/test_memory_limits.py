@@ -17,6 +17,7 @@ from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.planning import answer
 from planner.planning.bounds.under_limit import save_memory
+from planner.planning.decision.choice import EQUAL
 from planner.planning.decision.decide import judge
 from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.infeasible import stopped_error
@@ -300,8 +301,27 @@ def test_more_memory_is_never_slower():
             steps.append(float("inf"))
     assert steps[-1] < float("inf")
     for less, more in itertools.pairwise(steps):
-        # of plans within 1 % the simplest is taken
-        assert more <= less * 1.01
+        assert more <= less * (1.0 + EQUAL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "batch", "limits"),
+    [
+        # state cut over 8 of 64 replicas is 0.2 % faster than plain data parallelism in less memory
+        ("resnet101", 2048, ("3.38 GiB", None)),
+        # of what waits in the hosts with as few blocks computed again as fit, 39.2 s were found
+        # with 44.6 GiB and 40.9 with 59.5
+        ("megatron-529.6b", 64, ("44.6 GiB", "59.5 GiB")),
+    ],
+)
+def test_other_ways_to_train_are_never_slower_with_more_memory(model, batch, limits):
+    steps = [
+        planner.optimize(model, gpus=64, global_batch_size=batch, memory=limit).step_time_s
+        for limit in limits
+    ]
+    for less, more in itertools.pairwise(steps):
+        assert more <= less * (1.0 + EQUAL)
 
 
 @pytest.mark.slow
