@@ -34,6 +34,7 @@ from planner.joint.result import JointResult, estimates_like
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.shifted import cut_otherwise, shift_blocks
 from planner.joint.simulations import Simulations
+from planner.joint.smallest import run_smallest
 from planner.joint.variants import is_variant, lacked, with_variants
 from planner.joint.ways_inside import insides
 from planner.joint.weights import LeastWeights
@@ -279,7 +280,7 @@ class JointSearch:
             if not missed or others >= simulations.rival or ranking.cut_short:
                 break
         if simulations.rival == math.inf:
-            simulations.run_cheap(self.ranked, bound)
+            run_smallest(simulations, self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
         shift_blocks(simulations, self.ranked, bound)
         run_forward_first(simulations, self.ranked, bound, self.wishes.allows)

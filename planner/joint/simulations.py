@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 
 from msgspec.structs import replace
 
@@ -48,6 +46,8 @@ WORTH_FEWER_AGAIN, TIED = 1e-3, 5e-3
 # So many of the fastest, and then of the smallest are simulated until one fits, and so many where
 # others were tried in vain. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
+# Of the fastest so many are looked at for others than those. [items]
+MOST_AHEAD = 64
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -126,41 +126,30 @@ class Simulations:
         capacity = self.setting.cluster.device.memory
         timely = self.pace.timely(ranked, capacity)
         self.cut_short |= timely[:1] != list(ranked[:1])
-        most = LATER_MISSES if self.tried else MOST_MISSES
+        most, ahead = (LATER_MISSES,) * 2 if self.tried else (MOST_MISSES, MOST_AHEAD)
         untried = (one for one in timely if one.choice not in self.tried)
         timely = sorted(untried, key=lambda one: self.splits.counted(one.seconds, one.memory))
         for rows in ([one for one in timely if turn_of(one.choice) == turn] for turn in range(3)):
             fitting = [one for one in rows if one.memory <= most_estimated(self.estimates)]
             # where what may fit does not, what is expected to fit may do
             surely = [one for one in fitting if one.memory <= capacity]
-            self._simulate([*fitting[:most], *surely[:most]], bound)
+            # what turns out to be too slow, or not to fit, takes no place of others
+            self.simulate([*fitting[:ahead], *surely[:most]], bound, most)
             if partly:
                 self._compute_fewer_again(rows, bound)
         if self.rival == math.inf:
             # where that does not either, what holds the least may do
             smallest = sorted(timely, key=BY_MEMORY)
-            self._simulate(smallest[:most], bound)
+            self.simulate(smallest[:most], bound)
             if partly:
                 self._compute_fewer_again(smallest, bound)
-
-    def run_cheap(self, ranked: Sequence[Estimate], bound: float) -> None:
-        """Simulate what holds the least until something fits, as far as is cheap.
-
-        Takes what `run` takes.
-        """
-        rest = sorted((one for one in ranked if one.choice not in self.tried), key=BY_MEMORY)
-        works = list(accumulate(self.pace.work(one.choice) for one in rest))
-        cheap = rest[: bisect_right(works, MOST_WORK)]
-        self._simulate([one for one in cheap if one.memory <= self._most_estimated], bound)
-        if self.best is None:
-            self._measure_smallest(bound)
 
     def run_untried(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what is expected to be faster than the best and may fit, as far as is cheap.
 
         Most of it does not fit, and is told so before it is simulated. Takes what `run` takes.
         """
-        most, work = self._most_estimated, 0
+        most, work = self.most_estimated, 0
         near = [one for one in ranked if one.memory <= most and self._is_faster(one)]
         for rows in alike_but_for_zero(near, self.misjudged.expected):
             for one in rows:
@@ -177,25 +166,24 @@ class Simulations:
         best = 0.0 if self.best is None else judged(self.best)
         return self.misjudged.expected(one) < best * (1.0 - MARGIN)
 
-    def _measure_smallest(self, bound: float) -> None:
-        """Simulate what holds the least of all that does not fit: a refusal says what it needs."""
-        work = 0
-        for choice in self.misfits.smallest_first():
-            least = min((one.short for one in self.simulated), default=math.inf)
-            work += self.pace.layers * choice.micro_batches  # as much, if none are folded
-            enough = self.misfits.short[choice] >= least or work > MOST_COMPARED
-            if enough or not self.has_time(choice):
-                return
-            self.attempt(choice, bound, anyhow=True)
+    def simulate(self, rows: Sequence[Estimate], bound: float, most: float = math.inf) -> None:
+        """Simulate estimates in order that promise to be better, if as far off as those alike.
 
-    def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
-        """Simulate estimates in order that promise to be better, if as far off as those alike."""
+        Parameters
+        ----------
+        rows, bound
+            As of `run`.
+        most
+            So many that may fit do not at most, and as many that should. [items]
+        """
         room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
+        missed = {True: 0, False: 0}
         near = rows[0].seconds * (1.0 + TIED) if rows else 0.0
         for place, one in enumerate(rows):
             misfit = self.best is not None and self.misjudged.memory(one) > room
             slow = self.misjudged.least(one) > self.rival * (1.0 + MARGIN)
-            if misfit or slow or self._is_settled(one.choice):
+            should = one.memory <= room
+            if misfit or slow or missed[should] >= most or self._is_settled(one.choice):
                 continue
             if (self.simulated or self.splits.any) and not self.has_time(one.choice):
                 continue
@@ -207,11 +195,12 @@ class Simulations:
                 continue
             work, more = work + own, more + own * (enough and cheap)
             found = self.attempt(one.choice, bound)
-            count += found is not None and found.fits
+            fits = found is not None and found.fits
+            count, missed[should] = count + fits, missed[should] + (not fits)
             self.misjudged.learn(one, found)
 
     @property
-    def _most_estimated(self) -> float:
+    def most_estimated(self) -> float:
         """What may fit is estimated to hold at most, as far off as others were. [B]"""
         return most_estimated(self.estimates) * self.misjudged.above
 
@@ -220,7 +209,7 @@ class Simulations:
         # what fits by a little is found by simulation alone, and may do so with yet a block less
         if not self.fitting:
             return
-        most, work = self._most_estimated, 0
+        most, work = self.most_estimated, 0
         near = (one for one in ranked if one.memory <= most)
         rows = those_with_fewer_again(self.estimates, near, self.rival, most)
         while rows:

@@ -306,20 +306,25 @@ def test_more_memory_is_never_slower():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "batch", "limits"),
+    ("question", "limits"),
     [
         # state cut over 8 of 64 replicas is 0.2 % faster than plain data parallelism in less memory
-        ("resnet101", 2048, ("3.38 GiB", None)),
+        ({"model": "resnet101", "gpus": 64, "global_batch_size": 2048}, ("3.38 GiB", None)),
         # of what waits in the hosts with as few blocks computed again as fit, 39.2 s were found
         # with 44.6 GiB and 40.9 with 59.5
-        ("megatron-529.6b", 64, ("44.6 GiB", "59.5 GiB")),
+        (
+            {"model": "megatron-529.6b", "gpus": 64, "global_batch_size": 64},
+            ("44.6 GiB", "59.5 GiB"),
+        ),
+        # pipelines that are slower than estimated took the places of what is 0.6 % faster
+        (
+            {"model": "t5-11b", "gpus": 16, "cluster": "lassen", "global_batch_size": 32},
+            ("9.332 GiB", "11.33 GiB"),
+        ),
     ],
 )
-def test_other_ways_to_train_are_never_slower_with_more_memory(model, batch, limits):
-    steps = [
-        planner.optimize(model, gpus=64, global_batch_size=batch, memory=limit).step_time_s
-        for limit in limits
-    ]
+def test_other_ways_to_train_are_never_slower_with_more_memory(question, limits):
+    steps = [planner.optimize(**question, memory=limit).step_time_s for limit in limits]
     for less, more in itertools.pairwise(steps):
         assert more <= less * (1.0 + EQUAL)
 

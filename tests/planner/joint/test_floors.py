@@ -26,6 +26,7 @@ from planner.joint.runtimes import choice_runtime
 from planner.joint.search import JointSearch
 from planner.joint.series import longest_series, series_starts
 from planner.joint.simulations import Simulations
+from planner.joint.smallest import run_smallest
 from planner.joint.ways_inside import insides
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.options import SearchOptions
@@ -280,11 +281,11 @@ def test_what_is_estimated_to_hold_much_too_much_is_not_simulated_at_last():
     )
     near = Estimate(choice=one, seconds=1.0, memory=1.01 * device.memory)
     far = Estimate(choice=other, seconds=1.0, memory=1.2 * device.memory)
-    tries.run_cheap([near, far], 0.0)
+    run_smallest(tries, [near, far], 0.0)
     assert tries.tried == {one}
     # where estimates were as far above what is held, it may fit
     tries.misjudged.above = 1.2
-    tries.run_cheap([near, far], 0.0)
+    run_smallest(tries, [near, far], 0.0)
     assert tries.tried == {one, other}
 
 
