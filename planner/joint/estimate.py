@@ -24,6 +24,7 @@ from planner.joint.computation import pipelined
 from planner.joint.cuts import WORTH_BALANCING, Cuts
 from planner.joint.exchanged_cuts import ways_to_cut
 from planner.joint.exchanges import Exchanges
+from planner.joint.gathers import slowed_beside
 from planner.joint.host_copies import (
     beside_copies,
     beside_passes,
@@ -204,10 +205,8 @@ class Estimates:
         """The estimate of a choice as it is."""
         stages = self._stages(choice, inside)
         memory = self._memory(choice, stages, inside)
-        forward, backward = stages.forward, stages.backward
-        if choice.fills_bubbles:
-            # what passes of weights need is there when they run by themselves
-            backward = backward - stages.awaited
+        # what passes of weights need is there when they run by themselves
+        forward, backward = stages.forward, stages.backward - choice.fills_bubbles * stages.awaited
         copies, around = None, None
         if choice.offload:
             if self._is_hopeless(memory):
@@ -219,14 +218,14 @@ class Estimates:
         gradients = self.exchanges.gradients(choice.zero)
         if choice.zero == 3 or gradients.by_unit:
             forward, backward, around = stages.with_gathers(choice)
-        behind = 0.0 if around is None else around.behind
+        behind = around.behind if around is not None else 0.0
         if copies is not None:
             forward, backward = beside_copies(choice, stages, copies, self.host)
             around = None  # copies leave no room around passes
+            behind = stages.gradients_behind(choice, forward, backward)
         if gradients.each_micro_batch and not gradients.by_unit:
             moved, _ = stages.weights.reductions(choice)
-            both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
-            backward = both
+            backward = slowed_beside(backward, moved, moved)
         passes, in_turn = (forward, backward, stages.apart), self.runtime.waits_for_sends
         ends = ends_of_passes(choice, *passes, stages.sends, in_turn=in_turn, around=around)
         # gradients are whole with the passes of weights

@@ -43,6 +43,10 @@ class Travel(NamedTuple):
         self.time[places] += other.time
         self.busy[:, places] += other.busy[:, None]
 
+    def then(self, other: Travel) -> Travel:
+        """Both of each unit, one after the other."""
+        return Travel(self.time + other.time, self.busy + other.busy)
+
     def beside(self, other: Travel) -> Floats:
         """What it takes while another one travels that it shares links with, half of each. [s]"""
         full = (self.busy + np.minimum(self.busy, other.busy)).max(axis=0)
@@ -149,7 +153,7 @@ class BesideUnits(NamedTuple):
 
     @classmethod
     def of(
-        cls, work: Floats, gathered: Travel, reduced: Travel, coming: Floats, first: Marks
+        cls, work: Floats, gathered: Travel, reduced: Travel, coming: Travel, first: Marks
     ) -> BesideUnits:
         """What passes take beside what travels.
 
@@ -164,13 +168,13 @@ class BesideUnits(NamedTuple):
         first
             Which units are the first of their stage.
         """
-        moved = gathered.beside(reduced)
-        took = slowed_beside(work, moved, reduced.time)
+        took = slowed_beside(work, gathered.beside(reduced), reduced.time)
+        longer = slowed_beside(work, gathered.then(coming).beside(reduced), reduced.time)
         return cls(
             took=took,
             opening=took * first,
             lead=np.where(first, took - work, 0.0),
-            late=slowed_beside(work, moved + coming, reduced.time) - took,
+            late=longer - took,
         )
 
 
@@ -220,7 +224,7 @@ def passes_beside(
     before = scatters.times(np.where(runs.opens, 1.0 - 1.0 / count, 0.0))
     behind, following = (one.at(runs.next).times(~runs.ends) for one in (scatters, gathers))
     preceding = gathers.at(runs.before).times(~runs.opens)
-    last, first = gathers.time * runs.ends, gathers.time * runs.opens
+    last, first = gathers.times(runs.ends), gathers.times(runs.opens)
     return (
         BesideUnits.of(forward, following, before, last, runs.opens),
         BesideUnits.of(backward, preceding, behind, first, runs.ends),

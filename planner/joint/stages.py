@@ -121,17 +121,14 @@ class StageCosts(Struct, frozen=True, kw_only=True, eq=False):
             lead.append(took[-1] - np.maximum(seconds - self._of_units(beside.lead), least))
         forward, backward = took
         late = [self._of_units(beside.late) for beside in both]
-        gathers, scatters, sums = self.weights.by_unit(choice)
-        none = behind = np.zeros_like(forward)
+        gathers, _, sums = self.weights.by_unit(choice)
+        none, behind = np.zeros_like(forward), np.zeros(choice.pp)
         if self.weights.exchanges.gradients(choice.zero).by_unit:
-            # gradients wait for no pass, and no pass for them: only for links, and in turn
-            both_ways = choice.micro_batches > 1
-            more = forward + late[0] + late[1] if both_ways else -self._of_units(both[1].opening)
-            room = backward + more
-            busy = (1.0 + both_ways) * gathers.busy + scatters.busy + sums.busy
-            needed = [self.of_stages(one) - room for one in (scatters.time + sums.time, *busy)]
-            behind = choice.micro_batches * np.maximum.reduce(needed)
-            behind = (behind - self.weights.reductions(choice)[1]).clip(min=0.0)
+            many = choice.micro_batches > 1
+            longer = late if many else (0.0, -self._of_units(both[1].opening))
+            ends = forward + longer[0], backward + longer[1]
+            behind = self.gradients_behind(choice, *ends)
+            room = ends[1] + ends[0] * many
             hidden = np.minimum(self.of_stages(sums.time), room)
             backward = backward + OVERLAP_FACTOR * hidden.clip(min=0.0)
         first = self.weights.runs(choice).opens * gathers.time[self.units.firsts]
@@ -139,9 +136,32 @@ class StageCosts(Struct, frozen=True, kw_only=True, eq=False):
             lead=(lead[0], lead[1], none),
             late=(late[0], late[1], none),
             opening=self._of_units(first)[0],
-            behind=behind.sum(axis=0),
+            behind=behind,
         )
         return forward, backward, around
+
+    def gradients_behind(self, choice: Choice, forward: Floats, backward: Floats) -> Floats:
+        """What gradients of each group take behind its last pass, as others leave no room. [s]
+
+        They wait for no pass, and no pass for them: only for links, and in turn.
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        forward, backward
+            What passes of each stage take on one micro-batch. [s]
+        """
+        if not self.weights.exchanges.gradients(choice.zero).by_unit:
+            return np.zeros(choice.pp)
+        gathers, scatters, sums = self.weights.by_unit(choice)
+        many = choice.micro_batches > 1
+        times, room = 1.0 + many, backward + forward * many
+        busy = times * gathers.busy + scatters.busy + sums.busy
+        needed = [self.of_stages(one) - room for one in (scatters.time + sums.time, *busy)]
+        behind = choice.micro_batches * np.maximum.reduce(needed)
+        late = (behind - self.weights.reductions(choice)[1]).clip(min=0.0)
+        return np.asarray(late.sum(axis=0))
 
     def of_stages(self, values: Floats) -> Floats:
         """What values of all layers are for each stage."""
@@ -166,9 +186,12 @@ class StageCosts(Struct, frozen=True, kw_only=True, eq=False):
         if not self.weights.exchanges.gradients(choice.zero).by_unit:
             scatters = scatters.times(np.zeros(1))
         forward, backward = map(self.units.at_firsts, (self.inside.forward, self.inside.backward))
+        # gradients of the first unit of a stage still travel beside the forward pass that follows
+        opens = self._at_firsts(self.weights.runs(choice).opens.astype(np.float64))
+        behind = scatters.times(opens * (1.0 - 1.0 / choice.micro_batches))
         moved = gathers.time + scatters.time
         return (
-            slowed_beside(forward, gathers.time, gathers.time),
+            slowed_beside(forward, gathers.beside(behind), gathers.time),
             slowed_beside(backward, moved, moved),
         )
 
