@@ -216,13 +216,14 @@ class Estimates:
             if held_in_host(choice, stages, copies, self.host) > self.host.memory:
                 memory = math.inf
         gradients = self.exchanges.gradients(choice.zero)
-        if choice.zero == 3 or gradients.by_unit:
-            forward, backward, around = stages.with_gathers(choice)
-        behind = around.behind if around is not None else 0.0
+        behind: Floats | float = 0.0
         if copies is not None:
+            # these leave no room around passes
             forward, backward = beside_copies(choice, stages, copies, self.host)
-            around = None  # copies leave no room around passes
             behind = stages.gradients_behind(choice, forward, backward)
+        elif choice.zero == 3 or gradients.by_unit:
+            forward, backward, around = stages.with_gathers(choice)
+            behind = around.behind
         if gradients.each_micro_batch and not gradients.by_unit:
             moved, _ = stages.weights.reductions(choice)
             backward = slowed_beside(backward, moved, moved)

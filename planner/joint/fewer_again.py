@@ -113,8 +113,10 @@ def one_fewer_again(estimates: Estimates, choice: Choice, most: float) -> list[E
         Blocks of it are computed again.
     """
     count = choice.again or estimates.most_again(choice)
-    less = (estimates.of(replace(choice, again=count - 1)) for _ in range(count > 1))
-    return [one for one in less if one.memory <= most]
+    if count < 2:
+        return []
+    less = estimates.of(replace(choice, again=count - 1))
+    return [less] if less.memory <= most else []
 
 
 def fewest_again(estimates: Estimates, full: Estimate) -> list[Choice]:

@@ -43,10 +43,11 @@ MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
 # What the fewest blocks that may fit must gain to be looked at one by one; and how near to the
 # least estimates do not tell which of them is the fastest. [parts]
 WORTH_FEWER_AGAIN, TIED = 1e-3, 5e-3
-# So many of the fastest, and then of the smallest are simulated until one fits, and so many where
+# Of the fastest, and then of the smallest, so many that do not fit are simulated, and so many where
 # others were tried in vain. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
-# Of the fastest so many are looked at for others than those. [items]
+# The fastest estimates among which better ones are looked for then: most are passed over without a
+# simulation, by what is known of those like them. [items]
 MOST_AHEAD = 64
 
 
@@ -174,7 +175,8 @@ class Simulations:
         rows, bound
             As of `run`.
         most
-            So many that may fit do not at most, and as many that should. [items]
+            Misfits after which no more is tried of what is expected to fit, and as many of what
+            only may. [items]
         """
         room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
         missed = {True: 0, False: 0}

@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
-from planner.joint.gathers import Around, BesideUnits, passes_beside, slowed_beside
+from planner.joint.gathers import Around, BesideUnits, Travel, passes_beside, slowed_beside
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.stage_weights import StageWeights
 from planner.joint.units import Units
@@ -182,9 +182,7 @@ class StageCosts(Struct, frozen=True, kw_only=True, eq=False):
 
         Where weights come from the host, and gradients go there, none of them comes early.
         """
-        gathers, scatters, _ = self.weights.by_unit(choice)
-        if not self.weights.exchanges.gradients(choice.zero).by_unit:
-            scatters = scatters.times(np.zeros(1))
+        gathers, scatters = self._travels(choice)
         forward, backward = map(self.units.at_firsts, (self.inside.forward, self.inside.backward))
         # gradients of the first unit of a stage still travel beside the forward pass that follows
         opens = self._at_firsts(self.weights.runs(choice).opens.astype(np.float64))
@@ -195,11 +193,15 @@ class StageCosts(Struct, frozen=True, kw_only=True, eq=False):
             slowed_beside(backward, moved, moved),
         )
 
+    def _travels(self, choice: Choice) -> tuple[Travel, Travel]:
+        """Gathers of each unit, and its gradients where they travel unit by unit."""
+        gathers, scatters, _ = self.weights.by_unit(choice)
+        by_unit = self.weights.exchanges.gradients(choice.zero).by_unit
+        return gathers, scatters if by_unit else scatters.times(np.zeros(1))
+
     def _beside(self, choice: Choice) -> tuple[BesideUnits, BesideUnits]:
         """Both passes of each unit where weights are gathered."""
-        gathers, scatters, _ = self.weights.by_unit(choice)
-        if not self.weights.exchanges.gradients(choice.zero).by_unit:
-            scatters = scatters.times(np.zeros(1))
+        gathers, scatters = self._travels(choice)
         firsts, work = self.units.firsts, (self.inside.forward, self.inside.backward)
         return passes_beside(
             self.weights.runs(choice),
