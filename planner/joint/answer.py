@@ -15,7 +15,7 @@ from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.interrupted import run_or_hurry
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
-from planner.joint.other_runtime import with_other_runtime
+from planner.joint.other_runtime import has_other, with_other_runtime
 from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
@@ -37,8 +37,9 @@ from planner.request.setting import Setting
 from planner.simulation.garbage import uncollected
 from search.problem.deadline import Deadline
 
-# Part of the time limit that the search over global choices may take.
-SHARE = 0.5
+# Part of the time limit that the search over global choices may take, and the part of that which
+# the usual runtimes may, where weights that are cut are searched under another one as well.
+SHARE, USUAL_SHARE = 0.5, 0.6
 
 
 def joint_plan(
@@ -316,11 +317,12 @@ def _searched(
     """
     known = splits if splits.distributions else NO_SPLITS
     options.tell("estimating pipelines", known.step, known.bound if known.any else 0.0)
+    under_both = deadline.remaining < math.inf and has_other(setting, wishes)
     search = JointSearch(
         setting=setting,
         runtime=searched_runtime(setting),
         options=options,
-        deadline=deadline,
+        deadline=deadline.part(USUAL_SHARE) if under_both else deadline,
         wishes=wishes,
         splits=splits,
         like=like,

@@ -278,7 +278,7 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         # copies only add to that
         if self.of(choice, fitting=False, may_wait=True) >= seconds:
             return []
-        rows = ((self.of(other), other) for other in offloaded(choice))
+        rows = ((self.with_hosts(other, seconds), other) for other in offloaded(choice))
         return [row for row in rows if row[0] < seconds]
 
     def _least_again(self, choice: Choice, kept: MicroBatch, again: MicroBatch) -> float:

@@ -128,6 +128,12 @@ class Choice(Struct, frozen=True, kw_only=True):
         for what in RECOMPUTATIONS[: RECOMPUTATIONS.index(str(self.inside.recompute))]:
             yield replace(self, inside=computing_again(self.inside, what), again=0)
 
+    def less_copied(self) -> Iterator[Choice]:
+        """The same choice with its activations on the devices: no slower, where it fits."""
+        if "activations" in self.offload:
+            left = tuple(name for name in self.offload if name != "activations")
+            yield replace(self, offload=left)
+
     @property
     def degrees(self) -> Degrees:
         """The choice as it is asked for by hand."""

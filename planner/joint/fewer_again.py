@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.ranking import MARGIN
 from search.problem.deadline import NO_DEADLINE, Deadline
 
-# Ways to train of which that is found out, those that are fastest without it first. [items]
+# Ways to train of which that is found out, those first that promise to be the fastest. [items]
 MOST_REFINED = 64
 # The same with some of it in the hosts, beside what is simulated. [items]
 MOST_OFFLOADED = 16
@@ -60,14 +61,14 @@ def with_fewer_again(
         inside = dataclasses.replace(one.choice.inside, recompute="none")
         nothing = alone.get(replace(one.choice, inside=inside, blocks=()))
         if nothing is not None and (nothing.memory > capacity or nothing.choice in refuted):
-            rows.append((nothing.seconds, one))
+            rows.append((_between(nothing, one, capacity), one))
     fitting = (one for one in ranked if one.memory <= capacity and one.choice not in refuted)
     best = min((one.seconds for one in fitting), default=math.inf)
     best = min(best, limit)
     found = list(ranked)
     rows.sort(key=lambda row: row[0])
-    for least, one in deadline.before(rows[:MOST_REFINED]):
-        if least > best:
+    for promised, one in deadline.before(rows[:MOST_REFINED]):
+        if promised > best * (1.0 + MARGIN):
             break
         fewest = [choice for choice in fewest_again(estimates, one) if choice != one.choice]
         found += map(estimates.of, fewest)
@@ -75,6 +76,21 @@ def with_fewer_again(
             [best, *(new.seconds for new in found[-len(FILLED) :] if new.memory <= capacity)]
         )
     return sorted(found, key=lambda one: one.seconds)
+
+
+def _between(nothing: Estimate, full: Estimate, capacity: float) -> float:
+    """About what a choice takes with as many blocks computed again as it takes to fit. [s]
+
+    Parameters
+    ----------
+    nothing, full
+        Its estimates with none and with all of them.
+    capacity
+        The memory of a device. [B]
+    """
+    short, saved = max(nothing.memory - capacity, 0.0), nothing.memory - full.memory
+    share = short / saved if short < saved < math.inf else float(short > 0.0)
+    return nothing.seconds + (full.seconds - nothing.seconds) * share
 
 
 def those_with_fewer_again(

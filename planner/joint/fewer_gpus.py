@@ -335,7 +335,7 @@ class FewerGpus:
         if self.in_hosts and may_offload(part, self.wishes):
             ranked.sort(key=lambda one: one.seconds)
             waiting, _ = heavy_rows(part, [one for _, one in heavy], floors, self.deadline)
-            ranked, _ = with_offload(ranking, ranked, waiting)
+            ranked, _ = with_offload(ranking, ranked, waiting, self.deadline)
             rivals = [one for one in ranked if one.memory <= room]
         rivals.sort(key=lambda one: one.seconds)
         rivals = with_moved_blocks(estimates, rivals, limit, self.deadline)

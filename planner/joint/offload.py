@@ -42,13 +42,18 @@ def offloaded(
     fits
         Whether it may fit with that in the hosts.
     """
-    ways = WAYS if _weights_can_wait(choice) else WAYS_WITHOUT_WEIGHTS
+    ways = ways_to_wait(choice)
     return [replace(choice, offload=names) for names in ways if fits is None or fits(choice, names)]
+
+
+def ways_to_wait(choice: Choice) -> tuple[tuple[str, ...], ...]:
+    """Whatever of a choice may wait in the memory of the hosts, less of it first."""
+    return WAYS if _weights_can_wait(choice) else WAYS_WITHOUT_WEIGHTS
 
 
 def most_waiting(choice: Choice) -> tuple[str, ...]:
     """All of a choice that may wait in the memory of the hosts."""
-    return (WAYS if _weights_can_wait(choice) else WAYS_WITHOUT_WEIGHTS)[-1]
+    return ways_to_wait(choice)[-1]
 
 
 def can_wait(choice: Choice) -> bool:

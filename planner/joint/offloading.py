@@ -8,22 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import least_copied, most_waiting, offloaded
-from planner.joint.ranking import MARGIN, Ranking, Rows, most_estimated
+from planner.joint.promises import promises
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking, Rows, most_estimated
 from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.request.setting import Setting
-from search.problem.deadline import Deadline
+from search.problem.deadline import NO_DEADLINE, Deadline
 
-# Choices that do not fit of which that is looked at, the fastest without it first, and those of
-# them that may fit with all of it in the hosts, of which the rest is estimated. [items]
-MOST_LOOKED_AT, MOST_REFINED = 4096, 1024
+# Of choices that do not fit so many are estimated with that, those that promise the most. [items]
+MOST_REFINED = 1024
 
 
 def may_offload(setting: Setting, wishes: Wishes) -> bool:
@@ -35,7 +37,7 @@ def may_offload(setting: Setting, wishes: Wishes) -> bool:
 
 
 def with_offload(
-    ranking: Ranking, ranked: Sequence[Estimate], heavy: Rows
+    ranking: Ranking, ranked: Sequence[Estimate], heavy: Rows, deadline: Deadline = NO_DEADLINE
 ) -> tuple[list[Estimate], float]:
     """Estimates with those of choices that fit with some of them in the hosts, the fastest first.
 
@@ -47,6 +49,8 @@ def with_offload(
         Their estimates, the fastest first.
     heavy
         Choices whose weights do not fit without, by what no step of them takes less than. [s]
+    deadline
+        When to stop with those that are not heavy.
 
     Returns
     -------
@@ -54,8 +58,8 @@ def with_offload(
     """
     capacity = ranking.capacity
     fitting = (one for one in ranked if one.memory <= capacity)
-    surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
-    best = min([ranking.limit, *surely])
+    sure = (one.seconds for one in fitting if one.choice not in ranking.refuted)
+    best = min([ranking.limit, *sure])
     found = list(ranked)
     heavier = (one for one in ranked if not (ranking.fits(one) or one.choice.again))
     alone = [one for one in heavier if not is_variant(one.choice)]
@@ -63,24 +67,25 @@ def with_offload(
     most, refined = most_estimated(ranking.estimates), 0
     memory = MemoryBounds(ranking.estimates)
 
-    def promises(choice: Choice) -> bool:
+    def may_be_fast(choice: Choice) -> bool:
         limit = best * (1.0 + MARGIN)
         return limit == math.inf or ranking.at_least(choice, limit) <= limit
 
-    for one in alone[:MOST_LOOKED_AT]:
-        if one.seconds > best or refined == MOST_REFINED:
+    near = [one for one in alone if one.seconds <= best * (1.0 + MARGIN)]
+    for ways in deadline.before(promises(ranking.estimates, near, most)):
+        if ways[0].seconds > best * (1.0 + MARGIN) or refined >= MOST_REFINED:
             break
-        *ways, all_of_it = offloaded(one.choice)
-        # copies only add to what it takes without
-        if memory.refutes(all_of_it) or not promises(one.choice):
-            continue
-        least = ranking.estimates.of(all_of_it)
-        if least.memory > most:
-            continue
-        refined += 1
-        others = [least, *(ranking.estimates.of(way) for way in ways if promises(way))]
-        found += [other for other in others if other.memory <= most]
-        best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
+        surely: set[Choice] = set()
+        for promise in ways:
+            way = replace(near[promise.place].choice, offload=promise.names)
+            if not surely.isdisjoint(way.less_copied()) or not may_be_fast(way):
+                continue
+            refined += 1
+            other = ranking.estimates.of(way)
+            found += [other] if other.memory <= most else []
+            best = min(best, other.seconds) if other.memory <= capacity else best
+            surely |= {way} if other.memory <= capacity * (1.0 - MEMORY_MARGIN) else set()
+    ranking.cut_short |= deadline.passed
     # told one by one, as far as they are asked for
     rows = (row for row in heavy if not memory.refutes(row[1]))
     left = ranking.add(rows, found, margin=MARGIN)

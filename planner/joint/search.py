@@ -265,7 +265,8 @@ class JointSearch:
                     self.setting, self.heavy, bounds.floors, ranking.deadline
                 )
                 ranking.cut_short |= unseen < math.inf
-                self.ranked, least = with_offload(ranking, self.ranked, heavy)
+                until = self.pace.before_one.part(ESTIMATE_SHARE)
+                self.ranked, least = with_offload(ranking, self.ranked, heavy, until)
                 left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
             self.ranked = cut_otherwise(simulations, self.ranked, bound, partly=bounds.partly)

@@ -1,0 +1,100 @@
+"""Which choices are tried first with some of them in the memory of the hosts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+import planner
+from costmodels.simulation import load_runtime
+from planner.joint.choices import choices
+from planner.joint.estimate import Estimate, Estimates
+from planner.joint.offload import offloaded
+from planner.joint.offloading import with_offload
+from planner.joint.promises import promises
+from planner.joint.ranking import Ranking, most_estimated
+from planner.joint.ways_inside import insides
+from planner.request.request import make_request
+from planner.request.setting import resolve
+from search.problem.deadline import NO_DEADLINE, Deadline
+
+QUESTION = {
+    "model": "llama3.2-1b",
+    "gpus": 4,
+    "cluster": "dgx-a100",
+    "global_batch_size": 16,
+    "precision": "bf16",
+    "optimizer": "adam",
+    "memory": "6 GiB",
+}
+
+
+@pytest.fixture(scope="module")
+def heavy() -> tuple[Estimates, list[Estimate]]:
+    """Estimates of all choices that do not fit, the fastest first, and what makes them."""
+    setting = resolve(make_request("optimize", QUESTION))
+    estimates = Estimates(setting, load_runtime("ddp"))
+    every = map(estimates.of, choices(setting, list(insides(setting)), (0, 1, 2, 3)))
+    rows = [one for one in every if one.memory > setting.cluster.device.memory]
+    return estimates, sorted(rows, key=lambda one: one.seconds)
+
+
+def _best(estimates: Estimates, one: Estimate) -> float:
+    """The fastest estimate with something in the hosts that fits. [s]"""
+    capacity = estimates.setting.cluster.device.memory
+    ways = map(estimates.of, offloaded(one.choice))
+    return min((way.seconds for way in ways if way.memory <= capacity), default=math.inf)
+
+
+def test_what_is_fast_with_the_hosts_comes_first_however_slow_it_is_without(heavy):
+    estimates, rows = heavy
+    first = promises(estimates, rows, most_estimated(estimates))
+    best = [_best(estimates, one) for one in rows]
+    promised = {ways[0].place: ways[0].seconds for ways in first}
+    assert all(place in promised for place, seconds in enumerate(best) if seconds < math.inf)
+    near = min(best) * 1.03
+    assert min(best[ways[0].place] for ways in first[:16]) <= near
+    # those that are the fastest without anything there are not
+    fitting = [seconds for seconds in best if seconds < math.inf]
+    assert min(fitting[:16]) > near
+    off = sorted(seconds / best[place] for place, seconds in promised.items() if best[place] < 1e9)
+    assert 0.7 < off[len(off) // 2] < 1.1
+    assert off[-1] < 1.2
+
+
+def test_no_more_is_tried_with_the_hosts_after_a_deadline(heavy):
+    estimates, rows = heavy
+    room = estimates.setting.cluster.device.memory
+    ranking = Ranking(estimates=estimates, deadline=NO_DEADLINE, capacity=room)
+    found, _ = with_offload(ranking, rows, [], Deadline(0.0))
+    assert found == rows
+    assert ranking.cut_short
+
+
+def test_activations_stay_where_the_same_surely_fits_without_copying_them(heavy):
+    estimates, rows = heavy
+    room = estimates.setting.cluster.device.memory
+    ranking = Ranking(estimates=estimates, deadline=NO_DEADLINE, capacity=room)
+    found, _ = with_offload(ranking, rows, [])
+    light = {one.choice for one in found if one.memory <= room * 0.97 and one.choice.offload}
+    assert light
+    assert light.isdisjoint(less for one in found for less in one.choice.less_copied())
+
+
+def test_activations_in_the_hosts_are_settled_where_the_same_fits_without(heavy):
+    _, rows = heavy
+    alone = replace(rows[0].choice, offload=("optimizer",))
+    both = replace(alone, offload=("activations", "optimizer"))
+    assert list(both.less_copied()) == [alone]
+    assert list(alone.less_copied()) == []
+
+
+@pytest.mark.slow
+def test_the_best_with_the_hosts_is_found_among_thousands_that_do_not_fit():
+    """It took 8.06 s where those were tried first that are the fastest without the hosts."""
+    asked = {**QUESTION, "model": "qwen3-235b-a22b", "gpus": 64, "global_batch_size": 64}
+    plan = planner.optimize(**{**asked, "memory": "64289 MB"}, runtime="zero3", keep="zero=3")
+    assert plan.offload
+    assert plan.step_time_s < 7.4
