@@ -231,3 +231,20 @@ def test_no_other_way_is_looked_for_where_its_plan_would_be_too_late(monkeypatch
             planner.optimize("alexnet", **question)
     else:
         assert planner.optimize("alexnet", **question).search.stopped_by
+
+
+def test_a_time_limit_leaves_some_for_weights_that_are_cut_under_another_runtime(
+    config, monkeypatch
+):
+    left = {}
+    run = JointSearch.run
+
+    def timed(self):
+        left[self.runtime.name] = self.deadline.remaining
+        return run(self)
+
+    monkeypatch.setattr(JointSearch, "run", timed)
+    planner.optimize(config, **QUESTION, time_limit=300)
+    assert left["ddp"] <= 0.6 * 300
+    # what the usual runtimes leave of their part is there as well
+    assert left["zero3"] > 0.6 * 300
