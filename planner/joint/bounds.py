@@ -275,9 +275,6 @@ class ChoiceBounds(Struct, kw_only=True, eq=False, dict=True):
         seconds
             What takes as long does not matter. [s]
         """
-        # copies only add to that
-        if self.of(choice, fitting=False, may_wait=True) >= seconds:
-            return []
         rows = ((self.with_hosts(other, seconds), other) for other in offloaded(choice))
         return [row for row in rows if row[0] < seconds]
 

@@ -160,14 +160,21 @@ class Contenders:
         def estimated(best: float) -> Iterator[Contender]:
             one = self.bounds.estimates.of(choice)
             if self.may_offload is not None and self.may_offload(one):
-                yield from self._offloaded(one, place, best)
+                yield from self._by_ways(one, place, best)
 
         least = self.bounds.of(choice, fitting=False, may_wait=True)
         if least < best:
             yield Contender(least, False, 0.0, place, choice, estimated)
 
     def _offloaded(self, one: Estimate, place: tuple[int, ...], best: float) -> Iterator[Contender]:
-        """An estimated choice with whatever may wait in the memory of the hosts."""
+        """An estimated choice by what it takes at least with anything in the hosts."""
+        least = self.bounds.of(one.choice, fitting=False, may_wait=True)
+        if least < best:
+            by_ways = partial(self._by_ways, one, place)
+            yield Contender(least, False, 0.0, place, one.choice, by_ways)
+
+    def _by_ways(self, one: Estimate, place: tuple[int, ...], best: float) -> Iterator[Contender]:
+        """The same with whatever may wait in the memory of the hosts, each by itself."""
         for number, (least, other) in enumerate(self.bounds.offloaded(one.choice, best)):
             yield from self._by_shards(least, one, other, (*place, number))
 

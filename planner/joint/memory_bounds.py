@@ -76,15 +76,19 @@ class MemoryBounds:
         return float(held.max()) + self.reserved(choice)
 
     def refutes(self, choice: Choice) -> bool:
-        """Whether a choice is known not to fit, by a micro-batch of a single sample.
+        """Whether a choice is known not to fit, by a micro-batch of a single sample."""
+        try:
+            return self.of_samples(choice) * (1.0 - ROUNDING) > self.capacity
+        except InputError:
+            return False
+
+    def of_samples(self, choice: Choice) -> float:
+        """As `of`, less where there are several chunks, by a micro-batch of a single sample. [B]
 
         What is kept of several samples is so many times what is kept of one.
         """
-        try:
-            one = self.estimates.insides(choice.zero).of(choice.inside, 1)
-        except InputError:
-            return False
-        return self._anyhow(choice, one, choice.samples) * (1.0 - ROUNDING) > self.capacity
+        one = self.estimates.insides(choice.zero).of(choice.inside, 1)
+        return self._anyhow(choice, one, choice.samples)
 
     def standing(self, choice: Choice, inside: MicroBatch) -> Floats:
         """As of `MicroBatch.standing`. [B]"""

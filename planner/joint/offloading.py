@@ -72,7 +72,7 @@ def with_offload(
         return limit == math.inf or ranking.at_least(choice, limit) <= limit
 
     near = [one for one in alone if one.seconds <= best * (1.0 + MARGIN)]
-    for ways in deadline.before(promises(ranking.estimates, near, most)):
+    for ways in deadline.before(promises(memory, near, most)):
         if ways[0].seconds > best * (1.0 + MARGIN) or refined >= MOST_REFINED:
             break
         surely: set[Choice] = set()

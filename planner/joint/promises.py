@@ -6,11 +6,15 @@ often the fastest without, since it gathers nothing or computes nothing again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import HostRates, ways_to_wait
 
 # What holds more by less may fit nevertheless: groups are taken to hold equally much. [parts]
@@ -35,22 +39,25 @@ class Promise(NamedTuple):
     names: tuple[str, ...]
 
 
-def promises(estimates: Estimates, rows: Sequence[Estimate], most: float) -> list[list[Promise]]:
+def promises(bounds: MemoryBounds, rows: Sequence[Estimate], most: float) -> list[list[Promise]]:
     """All ways of some choices that may fit, the fastest first; those choices first that have it.
 
     Parameters
     ----------
-    estimates
-        Makes them.
+    bounds
+        Of memory.
     rows
-        Estimates without anything in the hosts. Of a row all groups are taken to hold and to copy
-        equally much.
+        Estimates without anything in the hosts, or bounds of both: these have no memory. Of a row
+        all groups are taken to hold and to copy equally much.
     most
         What may fit is estimated to hold no more than that. [B]
     """
-    host, found = estimates.host, []
+    estimates, found = bounds.estimates, []
+    host = estimates.host
     for place, one in enumerate(rows):
-        sums, fit = _sums(estimates, one.choice), []
+        if one.memory == math.inf:
+            one = replace(one, memory=bounds.of_samples(one.choice))
+        sums, fit = _copied_and_held(estimates, one.choice), []
         for names in ways_to_wait(one.choice):
             seconds, held = sums.with_offload(one, names, host)
             if held <= most * (1.0 + ROUGH):
@@ -60,7 +67,7 @@ def promises(estimates: Estimates, rows: Sequence[Estimate], most: float) -> lis
     return sorted(found, key=lambda ways: (ways[0].seconds, ways[0].place))
 
 
-class _Sums(NamedTuple):
+class _CopiedAndHeld(NamedTuple):
     """What a group of devices holds and copies on average, a device each.
 
     Parameters
@@ -108,15 +115,18 @@ class _Sums(NamedTuple):
         return seconds, held
 
 
-def _sums(estimates: Estimates, choice: Choice) -> _Sums:
+def _copied_and_held(estimates: Estimates, choice: Choice) -> _CopiedAndHeld:
     """What a choice holds and copies."""
-    inside, pp = estimates.insides(choice.zero).of(choice.inside, choice.samples), choice.pp
+    insides, pp = estimates.insides(choice.zero), choice.pp
+    # what is known not to fit may not be costed yet, but of a single sample
+    known = insides.known.get((choice.inside, choice.samples))
+    inside, times = (known, 1) if known else (insides.of(choice.inside, 1), choice.samples)
     ranks = estimates.ranks(choice, inside)
     cut, state = (ranks if choice.zero > 2 else 1.0), (ranks if choice.zero else 1.0)
     passes = 2 * (pp - 1) + (choice.chunks - 1) * pp + 1
     interleaved = min(passes, choice.micro_batches * choice.chunks) / choice.chunks
-    return _Sums(
-        kept=inside.total_kept / pp,
+    return _CopiedAndHeld(
+        kept=times * inside.total_kept / pp,
         flying=float(choice.flying[0]) if choice.chunks == 1 else interleaved,
         sent=float((inside.numbers / cut).sum()) * estimates.host.sent / pp,
         gradients=float((inside.gradients / state).sum()) / pp,

@@ -11,6 +11,7 @@ import planner
 from costmodels.simulation import load_runtime
 from planner.joint.choices import choices
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import offloaded
 from planner.joint.offloading import with_offload
 from planner.joint.promises import promises
@@ -50,7 +51,7 @@ def _best(estimates: Estimates, one: Estimate) -> float:
 
 def test_what_is_fast_with_the_hosts_comes_first_however_slow_it_is_without(heavy):
     estimates, rows = heavy
-    first = promises(estimates, rows, most_estimated(estimates))
+    first = promises(MemoryBounds(estimates), rows, most_estimated(estimates))
     best = [_best(estimates, one) for one in rows]
     promised = {ways[0].place: ways[0].seconds for ways in first}
     assert all(place in promised for place, seconds in enumerate(best) if seconds < math.inf)
@@ -98,3 +99,14 @@ def test_the_best_with_the_hosts_is_found_among_thousands_that_do_not_fit():
     plan = planner.optimize(**{**asked, "memory": "64289 MB"}, runtime="zero3", keep="zero=3")
     assert plan.offload
     assert plan.step_time_s < 7.4
+
+
+def test_what_is_refuted_without_an_estimate_is_tried_with_the_hosts_as_well(heavy):
+    """It was left out, so that gpt3-175b on 64 GPUs with 43.4 GiB took 14.4 s instead of 13.9."""
+    estimates, rows = heavy
+    refuted = [replace(one, memory=math.inf) for one in rows]
+    first = promises(MemoryBounds(estimates), refuted, most_estimated(estimates))
+    promised = {ways[0].place for ways in first}
+    fitting = [place for place, one in enumerate(rows) if _best(estimates, one) < math.inf]
+    assert fitting
+    assert promised.issuperset(fitting)
