@@ -40,12 +40,9 @@ MOST_SIMULATED = 3
 # nothing is faster, beside splits that are known (nearly always the answer) the second number, and
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
-# What the fewest blocks that may fit must gain to be looked at one by one; and how near to the
-# least estimates do not tell which of them is the fastest. [parts]
-WORTH_FEWER_AGAIN, TIED = 1e-3, 5e-3
-# By how much an estimate may be above the best step and yet be simulated where that is cheap: half
-# of them are further off. [parts]
-ABOUT_AS_FAST = 1e-2
+# How near to the least estimates do not tell which of them is the fastest; and by how much one may
+# be above the best step and yet be simulated where that is cheap: half are further off. [parts]
+TIED, ABOUT_AS_FAST = 5e-3, 1e-2
 # Of the fastest, and then of the smallest, so many that do not fit are simulated, and so many where
 # others were tried in vain. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
@@ -184,7 +181,9 @@ class Simulations:
         room, work, more, count = self.setting.cluster.device.memory, 0, 0, 0
         missed = {True: 0, False: 0}
         near = rows[0].seconds * (1.0 + TIED) if rows else 0.0
-        for place, one in enumerate(rows):
+        waiting, place = list(rows), -1
+        while waiting:
+            one, place = waiting.pop(0), place + 1
             misfit = self.best is not None and self.misjudged.memory(one) > room
             slow = self.misjudged.least(one) > self.rival * (1.0 + MARGIN)
             should = one.memory <= room
@@ -203,6 +202,8 @@ class Simulations:
             fits = found is not None and found.fits
             count, missed[should] = count + fits, missed[should] + (not fits)
             self.misjudged.learn(one, found)
+            if count >= MOST_SIMULATED:
+                waiting.sort(key=self.misjudged.expected)
 
     @property
     def most_estimated(self) -> float:
@@ -222,9 +223,10 @@ class Simulations:
             if self._is_settled(one.choice):
                 continue
             fewest = fewest_within(self.estimates, replace(one.choice, again=0), most)
-            worth = self.rival * (1.0 - WORTH_FEWER_AGAIN)  # whatever this one takes by itself
+            # whatever this one takes by itself
             expected = self.misjudged.expected(self.estimates.of(fewest))
-            enough = work + self.pace.work(one.choice) > MOST_WORK or expected >= worth
+            slow = expected >= self.rival * (1.0 + ABOUT_AS_FAST)
+            enough = work + self.pace.work(one.choice) > MOST_WORK or slow
             if enough or not self.has_time(one.choice):
                 return
             self.misjudged.learn(one, found := self.attempt(one.choice, bound))
