@@ -85,11 +85,15 @@ class Contenders:
         for number, one in enumerate(sorted(rows, key=lambda one: len(one.choice.offload))):
             self._add(one.choice, number, partial(self._estimated, one, (number,)))
             if may_offload is not None and may_offload(one):
-                self._add(one.choice, number, partial(self._offloaded, one, (number,)), HOSTS)
+                by_ways = partial(self._by_ways, one, (number,))
+                hosts = partial(self._hosts, one.choice, (number,), by_ways)
+                self._add(one.choice, number, hosts, HOSTS)
         for number, choice in enumerate(passed, len(rows)):
             self._add(choice, number, partial(self._passed, choice, (number,)))
             if may_offload is not None and turn_of(choice) == 0:
-                self._add(choice, number, partial(self._passed_hosts, choice, (number,)), HOSTS)
+                by_ways = partial(self._passed_by_ways, choice, (number,))
+                hosts = partial(self._hosts, choice, (number,), by_ways)
+                self._add(choice, number, hosts, HOSTS)
         for heap in self.turns:
             heapify(heap)
 
@@ -152,29 +156,28 @@ class Contenders:
         if least < best:
             yield Contender(least, False, 0.0, place, choice, estimated)
 
-    def _passed_hosts(
-        self, choice: Choice, place: tuple[int, ...], best: float
+    def _hosts(
+        self,
+        choice: Choice,
+        place: tuple[int, ...],
+        by_ways: Callable[[float], Iterable[Contender]],
+        best: float,
     ) -> Iterator[Contender]:
-        """As `_passed`, with whatever may wait in the memory of the hosts where it does not fit."""
-
-        def estimated(best: float) -> Iterator[Contender]:
-            one = self.bounds.estimates.of(choice)
-            if self.may_offload is not None and self.may_offload(one):
-                yield from self._by_ways(one, place, best)
-
+        """A choice by what it takes at least with anything in the memory of the hosts."""
         least = self.bounds.of(choice, fitting=False, may_wait=True)
         if least < best:
-            yield Contender(least, False, 0.0, place, choice, estimated)
+            yield Contender(least, False, 0.0, place, choice, by_ways)
 
-    def _offloaded(self, one: Estimate, place: tuple[int, ...], best: float) -> Iterator[Contender]:
-        """An estimated choice by what it takes at least with anything in the hosts."""
-        least = self.bounds.of(one.choice, fitting=False, may_wait=True)
-        if least < best:
-            by_ways = partial(self._by_ways, one, place)
-            yield Contender(least, False, 0.0, place, one.choice, by_ways)
+    def _passed_by_ways(
+        self, choice: Choice, place: tuple[int, ...], best: float
+    ) -> Iterator[Contender]:
+        """As `_by_ways`, of a choice that was passed over, where it does not fit without."""
+        one = self.bounds.estimates.of(choice)
+        if self.may_offload is not None and self.may_offload(one):
+            yield from self._by_ways(one, place, best)
 
     def _by_ways(self, one: Estimate, place: tuple[int, ...], best: float) -> Iterator[Contender]:
-        """The same with whatever may wait in the memory of the hosts, each by itself."""
+        """An estimated choice with whatever may wait in the memory of the hosts."""
         for number, (least, other) in enumerate(self.bounds.offloaded(one.choice, best)):
             yield from self._by_shards(least, one, other, (*place, number))
 

@@ -13,6 +13,7 @@ from costmodels.errors import InputError
 from planner.joint.choices import Choice
 from planner.joint.estimate import ROUNDING, Estimates
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.passes import begun_before_backward
 from planner.joint.runtimes import choice_runtime
 from planner.joint.unequal import cuts_of
 
@@ -63,13 +64,9 @@ class MemoryBounds:
         starts
             The first layer of each stage.
         """
-        pp, chunks, count = choice.pp, choice.chunks, choice.micro_batches
+        pp, chunks = choice.pp, choice.chunks
         held = np.add.reduceat(self.standing(choice, inside), starts).reshape(-1, pp).sum(axis=0)
-        # forward passes before the first backward pass, of as many micro-batches of a chunk at a
-        # time as there are groups
-        passes = 2 * (pp - np.arange(pp) - 1) + (chunks - 1) * pp + 1
-        passes = np.full_like(passes, count * chunks) if count == pp else passes
-        rounds, rest = np.divmod(np.minimum(passes, count * chunks), pp * chunks)
+        rounds, rest = np.divmod(begun_before_backward(choice), pp * chunks)
         under = rounds * pp + np.clip(rest - pp * np.arange(chunks)[:, None], 0, pp)
         if "activations" not in choice.offload:
             held += (under * np.add.reduceat(inside.kept, starts).reshape(-1, pp)).sum(axis=0)

@@ -199,6 +199,21 @@ def zero_bubble_ends(
     return found
 
 
+def begun_before_backward(choice: Choice) -> NDArray[np.int64]:
+    """Forward passes of each group of several stages before its first backward pass. [items]
+
+    As many micro-batches of a chunk come at a time as there are groups.
+
+    Parameters
+    ----------
+    choice
+        Stages and micro-batches.
+    """
+    pp, every = choice.pp, choice.micro_batches * choice.chunks
+    passes = 2 * (pp - np.arange(pp) - 1) + (choice.chunks - 1) * pp + 1
+    return np.full_like(passes, every) if choice.micro_batches == pp else passes.clip(max=every)
+
+
 def under_way(choice: Choice) -> list[tuple[Floats, Floats]]:
     """Micro-batches under way in each group of one stage, and those that wait for weights' passes.
 

@@ -16,8 +16,10 @@ from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.memory_bounds import MemoryBounds
 from planner.joint.offload import HostRates, ways_to_wait
+from planner.joint.passes import begun_before_backward
 
-# What holds more by less may fit nevertheless: groups are taken to hold equally much. [parts]
+# What holds more by less may fit nevertheless, as groups are taken to hold equally much: none that
+# fitted was left out so of 22,000 choices of four questions (2026-11-30). [parts]
 ROUGH = 0.1
 
 
@@ -123,11 +125,11 @@ def _copied_and_held(estimates: Estimates, choice: Choice) -> _CopiedAndHeld:
     inside, times = (known, 1) if known else (insides.of(choice.inside, 1), choice.samples)
     ranks = estimates.ranks(choice, inside)
     cut, state = (ranks if choice.zero > 2 else 1.0), (ranks if choice.zero else 1.0)
-    passes = 2 * (pp - 1) + (choice.chunks - 1) * pp + 1
-    interleaved = min(passes, choice.micro_batches * choice.chunks) / choice.chunks
+    # a forward pass of several stages a group leaves a part of a micro-batch
+    first = choice.flying if choice.chunks == 1 else begun_before_backward(choice) / choice.chunks
     return _CopiedAndHeld(
         kept=times * inside.total_kept / pp,
-        flying=float(choice.flying[0]) if choice.chunks == 1 else interleaved,
+        flying=float(first[0]),
         sent=float((inside.numbers / cut).sum()) * estimates.host.sent / pp,
         gradients=float((inside.gradients / state).sum()) / pp,
         updated=float((inside.parameters / state).sum()) / pp,

@@ -41,7 +41,7 @@ MOST_SIMULATED = 3
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
 # How near to the least estimates do not tell which of them is the fastest; and by how much one may
-# be above the best step and yet be simulated where that is cheap: half are further off. [parts]
+# be above the best step and yet be simulated where that is cheap: half are within 2 %. [parts]
 TIED, ABOUT_AS_FAST = 5e-3, 1e-2
 # Of the fastest, and then of the smallest, so many that do not fit are simulated, and so many where
 # others were tried in vain. [items]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from msgspec.structs import replace
@@ -12,11 +13,17 @@ from costmodels.simulation import load_runtime
 from planner.joint.choices import choices
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.memory_bounds import MemoryBounds
+from planner.joint.misfits import Misfits
 from planner.joint.offload import offloaded
 from planner.joint.offloading import with_offload
+from planner.joint.pace import Pace
 from planner.joint.promises import promises
 from planner.joint.ranking import Ranking, most_estimated
+from planner.joint.runtimes import choice_runtime
+from planner.joint.simulations import Simulations
 from planner.joint.ways_inside import insides
+from planner.planning.options import SearchOptions
+from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import NO_DEADLINE, Deadline
@@ -85,11 +92,44 @@ def test_activations_stay_where_the_same_surely_fits_without_copying_them(heavy)
 
 
 def test_activations_in_the_hosts_are_settled_where_the_same_fits_without(heavy):
-    _, rows = heavy
+    estimates, rows = heavy
     alone = replace(rows[0].choice, offload=("optimizer",))
     both = replace(alone, offload=("activations", "optimizer"))
-    assert list(both.less_copied()) == [alone]
-    assert list(alone.less_copied()) == []
+    setting = estimates.setting
+    simulations = Simulations(
+        setting=setting,
+        runtime=load_runtime("ddp"),
+        options=SearchOptions(),
+        estimates=estimates,
+        pace=Pace(deadline=NO_DEADLINE, layers=len(setting.graph.compute_layers)),
+        offloads=True,
+        left_out=[],
+        misfits=Misfits(setting=setting, least=None),
+    )
+    assert not simulations._is_settled(both)
+    simulations.fitting[alone] = 1.0
+    assert simulations._is_settled(both)
+    del simulations.fitting[alone]
+    simulations.fitting[both] = 1.0
+    assert not simulations._is_settled(alone)
+
+
+@pytest.mark.slow
+def test_copies_of_activations_make_no_step_faster():
+    asked = {**QUESTION, "model": "gpt2", "memory": None}
+    setting, ddp = resolve(make_request("optimize", asked)), load_runtime("ddp")
+    estimates = Estimates(setting, ddp)
+    count = 0
+    for choice in random.Random(7).sample(list(choices(setting, list(insides(setting)))), 12):
+        for way in offloaded(choice):
+            for less in way.less_copied():
+                pair = [estimates.of(one).choice for one in (way, less)]
+                if pair[0].blocks == pair[1].blocks:
+                    runtime = choice_runtime(ddp, choice.zero)
+                    with_copies, without = (tried(setting, one.degrees, runtime)[0] for one in pair)
+                    assert with_copies.seconds >= without.seconds * (1.0 - 1e-3)
+                    count += 1
+    assert count > 20
 
 
 @pytest.mark.slow
