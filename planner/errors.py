@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from costmodels.errors import InputError
 
-__all__ = ["ConflictError", "ContradictionError", "InfeasibleError", "InputError"]
+__all__ = ["ConflictError", "ContradictionError", "InfeasibleError", "InputError", "detached"]
+
+Kind = TypeVar("Kind", bound=Exception)
 
 
 class ConflictError(InputError):
@@ -60,3 +64,12 @@ class InfeasibleError(Exception):
         if self.proven:
             return "infeasible"
         return "stopped" if self.stopped_by else "not found"
+
+
+def detached(error: Kind) -> Kind:
+    """An error to keep as an answer, without where it came from.
+
+    That would hold in memory all that was known there.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)

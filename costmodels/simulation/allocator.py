@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 MIB = 2**20
 _BLOCK = 512
@@ -103,13 +103,10 @@ class CachingAllocator:
     ----------
     limit
         What the device has for tensors. [B]
-    catch_up
-        What is done where that is short, before free segments go back: tensors may become free
-        that another stream was still to read.
     """
 
-    def __init__(self, limit: float = math.inf, catch_up: Callable[[], None] | None = None) -> None:
-        self.limit, self.catch_up = limit, catch_up
+    def __init__(self, limit: float = math.inf) -> None:
+        self.limit = limit
         self.reserved = self.peak = 0
         # the most that it would have had, had nothing gone back when it was asked for more
         self.wanted = 0
@@ -141,8 +138,7 @@ class CachingAllocator:
     def _grow(self, pool: _Pool, segment: int) -> None:
         self.wanted = max(self.wanted, self.reserved + segment)
         if not self._fits(segment):
-            if self.catch_up:
-                self.catch_up()
+            self.catch_up()
             self.reserved -= self._small.release() + self._large.release()
         self.failed |= not self._fits(segment)
         # segments do not touch, so that their blocks never join
@@ -150,6 +146,12 @@ class CachingAllocator:
         self._next += segment + _BLOCK
         self.reserved += segment
         self.peak = max(self.peak, self.reserved)
+
+    def catch_up(self) -> None:
+        """What is done where memory is short, before free segments go back: here nothing.
+
+        Tensors may become free then that another stream was still to read.
+        """
 
     def holds(self, key: Hashable) -> bool:
         """Whether there is a tensor of that name."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from costmodels.simulation.buckets import Group, unit_of
 from costmodels.simulation.execution import Queue
@@ -16,6 +16,7 @@ from costmodels.simulation.operations import Key, Local, Operation, Ref, message
 from costmodels.simulation.schedules import WEIGHT
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.step.training import Training
+from costmodels.strategy import MemoryConfig
 
 _COMPUTES = ("forward", "recompute", "backward", "backward of weight")
 
@@ -27,16 +28,35 @@ class Shards(Struct, frozen=True, kw_only=True, dict=True):
     ----------
     program, training
         The stage, and how the step runs.
-    cuts
-        Ranks that the weight of a layer is cut over. [items]
-    group
-        Members of the groups that it is cut over. [items]
+    memory
+        What of each layer is cut over the ranks that hold the same.
+    known
+        Ranks that the tensors of a layer are cut over. [items]
     """
 
     program: StageProgram
     training: Training
-    cuts: Callable[[str], int]
-    group: Callable[[str], Group]
+    memory: Callable[[str], MemoryConfig]
+    known: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def cuts(self, name: str, what: str = "weights") -> int:
+        """Ranks that one of a layer's tensors is cut over. [items]"""
+        if name not in self.known:
+            config, ranks = self.memory(name), math.prod(self.group(name))
+            rows = {"weights": config.weights, "gradients": config.gradients, "state": config.state}
+            self.known[name] = {each: ranks if cut else 1 for each, cut in rows.items()}
+        return self.known[name][what]
+
+    def group(self, name: str) -> Group:
+        """Members of the groups that a layer's tensors are cut over: inner ones first. [items]"""
+        group, size = self.program.pieces[name].gradient_group, self.memory(name).shard_size
+        if size is None:
+            return group
+        row = []
+        for members in group:
+            row.append(math.gcd(members, size))
+            size //= row[-1]
+        return tuple(row)
 
     def is_cut(self, name: str) -> bool:
         """Whether a layer has a weight of which each rank keeps a part only."""
@@ -141,16 +161,17 @@ class WeightArrivals:
             return operations
         due = {operation.makes[0][0]: operation for operation in self.operations}
         rows: list[Operation] = []
-
-        def launch(operation: Operation) -> None:
-            for key in operation.uses:
-                if key in due:
-                    launch(due.pop(key))
-            rows.append(operation)
-
         for operation in operations:
             read = self._read.get(operation.key, ())
             waits: list[Ref] = [(self.shards.program.number, self.phase, op.key) for op in read]
             uses = (*operation.uses, *(op.makes[0][0] for op in read))
-            launch(operation._replace(after=(*operation.after, *waits), uses=uses))
+            rows += _launched(operation._replace(after=(*operation.after, *waits), uses=uses), due)
         return rows
+
+
+def _launched(operation: Operation, due: dict[Local, Operation]) -> Iterator[Operation]:
+    """An operation behind those that bring what it uses, which are no longer due then."""
+    for key in operation.uses:
+        if key in due:
+            yield from _launched(due.pop(key), due)
+    yield operation

@@ -145,11 +145,11 @@ class _Clock:
         self.host = max(self.host, self.earliest, *self.free.values())
 
 
-class _Replay:
+class _Replay(CachingAllocator):
     """An allocator, and what operations are still to read."""
 
     def __init__(self, readers: Mapping[int, Sequence[int]], limit: float) -> None:
-        self.allocator = CachingAllocator(limit, self._catch_up)
+        super().__init__(limit)
         self.clock: _Clock | None = None
         self.readers = readers
         self.left: dict[tuple[int, int], list[int]] = {}
@@ -176,15 +176,15 @@ class _Replay:
             ranks = sum(operation.ranks)
             size = operation.num_bytes * ranks / (ranks - 1)
             self.number += 1
-            self.allocator.allocate(("behind", self.number), size)
+            self.allocate(("behind", self.number), size)
             self.behind.append((end, self.number))
 
     def _let_go(self) -> None:
         """Free what the device is through with."""
         while self.clock and self.behind and self.behind[0][0] <= self.clock.host:
-            self.allocator.free(("behind", self.behind.popleft()[1]))
+            self.free(("behind", self.behind.popleft()[1]))
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Where memory is short, the host waits for what the device still reads."""
         if self.clock and self.behind:
             self.clock.host = max(self.clock.host, self.behind[-1][0])
@@ -202,25 +202,25 @@ class _Replay:
         if part not in self.left:
             self.left[part] = list(self.readers[part[0]])
             self.first.setdefault(part, len(self.first) * self.width)
-        allocator, first = self.allocator, self.first[part]
+        first = self.first[part]
         if launch.takes:
             self._read(part, launch.takes)
         for number, size in launch.makes:
-            if not allocator.holds(first + number):
-                allocator.allocate(first + number, size)
+            if not self.holds(first + number):
+                self.allocate(first + number, size)
         for place, size in enumerate(launch.own):
-            allocator.allocate(~place, size)
+            self.allocate(~place, size)
         for place in range(len(launch.own)):
-            allocator.free(~place)
+            self.free(~place)
         if launch.uses:
             self._read(part, launch.uses)
 
     def _read(self, part: tuple[int, int], numbers: Sequence[int]) -> None:
-        left, first, allocator = self.left[part], self.first[part], self.allocator
+        left, first = self.left[part], self.first[part]
         for number in numbers:
             left[number] -= 1
-            if left[number] <= 0 and allocator.holds(first + number):
-                allocator.free(first + number)
+            if left[number] <= 0 and self.holds(first + number):
+                self.free(first + number)
 
 
 def _launches_of(work: WeightWork, phase: str, numbers: Numbers) -> list[_Launch]:
@@ -326,13 +326,13 @@ def reserved_memory(
     moments = list(_moments(works.values())) if runtime.makes_state_late else []
     late = sum(moments)
     replay = _Replay(readers, limit + late)
-    allocator, short = replay.allocator, 0
+    short = 0
     most = most_in_flight(order) * (SIMULATED if runtime.launches_ahead else 1)
     # the passes of the first micro-batches: later ones repeat what these do to memory
     runs = [run for run in order if run.micro <= most]
     for step in range(2 if moments else 1):
         replay.begin_step(runtime.launches_ahead)
-        allocator.wanted = 0
+        replay.wanted = 0
         for run in runs:
             rows, start = launched[run.stage, run.phase], starts.get(run, 0.0)
             if step == 0 and not runtime.waits_for_stages:
@@ -340,15 +340,15 @@ def reserved_memory(
                 if run.phase == BACKWARD and run.micro == 0 and run.stage < stages - 1:
                     replay.wait(start)
             _replay_pass(replay, works[run.stage], rows, run, start)
-        if runtime.communicates_late and step == 0 and allocator.wanted > allocator.limit:
-            short = allocator.wanted
+        if runtime.communicates_late and step == 0 and replay.wanted > replay.limit:
+            short = replay.wanted
         for number, size in enumerate(moments if step == 0 else ()):
-            allocator.allocate(("moment", number), size)
+            replay.allocate(("moment", number), size)
         for launch in update:
             replay.run((_UPDATE, 0), launch)
-    taken = max(allocator.peak if allocator.failed else allocator.reserved, short) - late
+    taken = max(replay.peak if replay.failed else replay.reserved, short) - late
     # a first step says nothing of those that follow
-    return Reserved(taken, max(taken, allocator.wanted - late if moments else 0.0))
+    return Reserved(taken, max(taken, replay.wanted - late if moments else 0.0))
 
 
 def _moments(works: Iterable[WeightWork]) -> Iterator[float]:

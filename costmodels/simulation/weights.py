@@ -51,36 +51,12 @@ class WeightWork:
         self.pulled_with: dict[str, Key] = {}
         self.update_waits: list[Ref] = []
         self._summed: dict[str, Ref] = {}
-        self._cuts: dict[str, dict[str, int]] = {}
         self.buckets = runtime_buckets(program.layers, program.pieces, runtime, training, memory)
+        shards = Shards(program=program, training=training, memory=memory)
+        self.cuts, self.shard_group = shards.cuts, shards.group
         self._reductions = self._reduce()
         self.tied_operations: list[Operation] = []
-        shards = Shards(
-            program=program,
-            training=training,
-            cuts=lambda name: self.cuts(name, "weights"),
-            group=self.shard_group,
-        )
         self.arrivals = {phase: WeightArrivals(shards, phase) for phase in program.phases}
-
-    def cuts(self, name: str, what: str) -> int:
-        """Ranks that one of a layer's tensors is cut over. [items]"""
-        if name not in self._cuts:
-            config, ranks = self.memory(name), math.prod(self.shard_group(name))
-            rows = {"weights": config.weights, "gradients": config.gradients, "state": config.state}
-            self._cuts[name] = {each: ranks if cut else 1 for each, cut in rows.items()}
-        return self._cuts[name][what]
-
-    def shard_group(self, name: str) -> Group:
-        """Members of the groups that a layer's tensors are cut over: inner ones first. [items]"""
-        group, size = self.pieces[name].gradient_group, self.memory(name).shard_size
-        if size is None:
-            return group
-        row = []
-        for members in group:
-            row.append(math.gcd(members, size))
-            size //= row[-1]
-        return tuple(row)
 
     def groups(self, name: str) -> tuple[Group, Group]:
         """Members of the groups in which the gradients of a layer are summed up. [items]

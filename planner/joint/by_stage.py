@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from planner.errors import ContradictionError, InfeasibleError
+from planner.errors import ContradictionError, InfeasibleError, detached
 from planner.joint.plans import bounded_by, stopped_plan
 from planner.joint.wishes import Wishes
 from planner.plan import Plan
@@ -64,7 +64,7 @@ def fastest_of_stages(
         try:
             plans.append(ask(part, wished, deadline.part(1.0 / (len(stages) - place))))
         except (InfeasibleError, ContradictionError) as error:
-            failures.append(error)
+            failures.append(detached(error))
             if isinstance(error, InfeasibleError) and error.stopped_by == "interrupt":
                 break
         if plans and plans[-1].search.stopped_by == "interrupt":

@@ -26,6 +26,10 @@ TURNS = 3
 HOSTS = TURNS - 1
 
 
+# No bound method: contenders that refer to those that hold them would stay in memory for good.
+Sharpen = Callable[["Contenders", float], Iterable["Contender"]]
+
+
 class Contender(NamedTuple):
     """A choice, or several, and what no step of them takes less than.
 
@@ -42,7 +46,7 @@ class Contender(NamedTuple):
     choice
         The choice, or the one that the others are like.
     sharpen
-        Finds out more, given the best step: what the choice becomes.
+        Finds out more, given all contenders and the best step: what the choice becomes.
     """
 
     least: float
@@ -50,7 +54,7 @@ class Contender(NamedTuple):
     seconds: float
     place: tuple[int, ...]
     choice: Choice
-    sharpen: Callable[[float], Iterable[Contender]] | None = None
+    sharpen: Sharpen | None = None
 
 
 class Contenders:
@@ -83,17 +87,17 @@ class Contenders:
         self.turns: list[list[Contender]] = [[] for _ in range(TURNS)]
         rows = [one for one in ranked if not self._is_refined(one.choice)]
         for number, one in enumerate(sorted(rows, key=lambda one: len(one.choice.offload))):
-            self._add(one.choice, number, partial(self._estimated, one, (number,)))
+            place = (number,)
+            self._add(one.choice, number, partial(Contenders._estimated, one=one, place=place))
             if may_offload is not None and may_offload(one):
-                by_ways = partial(self._by_ways, one, (number,))
-                hosts = partial(self._hosts, one.choice, (number,), by_ways)
-                self._add(one.choice, number, hosts, HOSTS)
+                by_ways = partial(Contenders._by_ways, one=one, place=place)
+                self._add_with_hosts(one.choice, number, by_ways)
         for number, choice in enumerate(passed, len(rows)):
-            self._add(choice, number, partial(self._passed, choice, (number,)))
+            place = (number,)
+            self._add(choice, number, partial(Contenders._passed, choice=choice, place=place))
             if may_offload is not None and turn_of(choice) == 0:
-                by_ways = partial(self._passed_by_ways, choice, (number,))
-                hosts = partial(self._hosts, choice, (number,), by_ways)
-                self._add(choice, number, hosts, HOSTS)
+                by_ways = partial(Contenders._passed_by_ways, choice=choice, place=place)
+                self._add_with_hosts(choice, number, by_ways)
         for heap in self.turns:
             heapify(heap)
 
@@ -105,12 +109,16 @@ class Contenders:
         self,
         choice: Choice,
         number: int,
-        sharpen: Callable[[float], Iterable[Contender]],
+        sharpen: Sharpen,
         turn: int | None = None,
     ) -> None:
         turn = turn_of(choice) if turn is None else turn
         least = least_of_passes(self.bounds, choice)
         self.turns[turn].append(Contender(least, False, 0.0, (number,), choice, sharpen))
+
+    def _add_with_hosts(self, choice: Choice, number: int, by_ways: Sharpen) -> None:
+        hosts = partial(Contenders._hosts, choice=choice, place=(number,), by_ways=by_ways)
+        self._add(choice, number, hosts, HOSTS)
 
     def least(self, turn: int) -> float:
         """What none takes less than of those of a turn that are left. [s]"""
@@ -134,34 +142,32 @@ class Contenders:
             one = heappop(rows)
             if one.sharpen is None:
                 return one
-            for other in one.sharpen(best):
+            for other in one.sharpen(self, best):
                 # what is known already holds all the same
                 if max(one.least, other.least) < best:
                     heappush(rows, other._replace(least=max(one.least, other.least)))
         return None
 
-    def _estimated(self, one: Estimate, place: tuple[int, ...], best: float) -> Iterator[Contender]:
+    def _estimated(self, best: float, one: Estimate, place: tuple[int, ...]) -> Iterator[Contender]:
         """An estimated choice, with the ranks that its weights may be cut over."""
         least = self.bounds.of(one.choice)
         if least < best:
             yield from self._by_shards(least, one, one.choice, place)
 
-    def _passed(self, choice: Choice, place: tuple[int, ...], best: float) -> Iterator[Contender]:
+    def _passed(self, best: float, choice: Choice, place: tuple[int, ...]) -> Iterator[Contender]:
         """A choice that was passed over, estimated where it may be faster."""
-
-        def estimated(best: float) -> Iterator[Contender]:
-            yield from self._estimated(self.bounds.estimates.of(choice), place, best)
-
         least = self.bounds.of(choice)
         if least < best:
-            yield Contender(least, False, 0.0, place, choice, estimated)
+            sharpen = partial(Contenders._passed_estimated, choice=choice, place=place)
+            yield Contender(least, False, 0.0, place, choice, sharpen)
+
+    def _passed_estimated(
+        self, best: float, choice: Choice, place: tuple[int, ...]
+    ) -> Iterator[Contender]:
+        yield from self._estimated(best, self.bounds.estimates.of(choice), place)
 
     def _hosts(
-        self,
-        choice: Choice,
-        place: tuple[int, ...],
-        by_ways: Callable[[float], Iterable[Contender]],
-        best: float,
+        self, best: float, choice: Choice, place: tuple[int, ...], by_ways: Sharpen
     ) -> Iterator[Contender]:
         """A choice by what it takes at least with anything in the memory of the hosts."""
         least = self.bounds.of(choice, fitting=False, may_wait=True)
@@ -169,14 +175,14 @@ class Contenders:
             yield Contender(least, False, 0.0, place, choice, by_ways)
 
     def _passed_by_ways(
-        self, choice: Choice, place: tuple[int, ...], best: float
+        self, best: float, choice: Choice, place: tuple[int, ...]
     ) -> Iterator[Contender]:
         """As `_by_ways`, of a choice that was passed over, where it does not fit without."""
         one = self.bounds.estimates.of(choice)
         if self.may_offload is not None and self.may_offload(one):
-            yield from self._by_ways(one, place, best)
+            yield from self._by_ways(best, one, place)
 
-    def _by_ways(self, one: Estimate, place: tuple[int, ...], best: float) -> Iterator[Contender]:
+    def _by_ways(self, best: float, one: Estimate, place: tuple[int, ...]) -> Iterator[Contender]:
         """An estimated choice with whatever may wait in the memory of the hosts."""
         for number, (least, other) in enumerate(self.bounds.offloaded(one.choice, best)):
             yield from self._by_shards(least, one, other, (*place, number))
@@ -186,9 +192,9 @@ class Contenders:
     ) -> Iterator[Contender]:
         for number, (row, way) in enumerate(self.bounds.by_shards(least, choice)):
             found = Contender(row, True, one.seconds, (*place, number), way)
-            yield found._replace(sharp=False, sharpen=partial(self._in_stages, found))
+            yield found._replace(sharp=False, sharpen=partial(Contenders._in_stages, one=found))
 
-    def _in_stages(self, one: Contender, best: float) -> Iterator[Contender]:
+    def _in_stages(self, best: float, one: Contender) -> Iterator[Contender]:
         """A choice by what its stages take as well, of those that come first alone."""
         least = self.bounds.of_stages(one.choice, one.least, best)
         if least < best:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_items, format_seconds
-from planner.errors import ContradictionError, InfeasibleError
+from planner.errors import ContradictionError, InfeasibleError, detached
 from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
 from planner.joint.interrupted import run_or_hurry
@@ -161,7 +161,7 @@ class MixedSearch(Struct, kw_only=True, eq=False):
             return None
         except ContradictionError as error:
             # what is kept may be of several groups alone
-            self.refused = self.refused or error
+            self.refused = self.refused or detached(error)
             return None
         self.stopped_by = self.stopped_by or plan.search.stopped_by
         self.num_choices += plan.search.num_choices

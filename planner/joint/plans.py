@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, detached
 from planner.joint.result import JointResult
 from planner.joint.verdict import infeasible, search_notes, summary
 from planner.notes import words
@@ -41,7 +41,7 @@ def plan_or_error(
     try:
         return faster_plan(setting, found, usual, single, crowded)
     except InfeasibleError as error:
-        return error
+        return detached(error)
 
 
 def faster_plan(

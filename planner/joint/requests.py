@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from costmodels.strategy.blocks import is_stack_on_tokens, is_transformer
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, detached
 from planner.joint.answer import joint_plan
 from planner.joint.by_stage import fastest_of_stages
 from planner.joint.plans import left_idle, stopped_plan
@@ -150,7 +150,7 @@ def _plans_of_sizes(
         try:
             answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
         except InfeasibleError as error:
-            answer = error
+            answer = detached(error)
         answer = _or_smaller(answer, smaller, count)
         spent += time.monotonic() - began
         if request.strong and not first.cluster.groups and isinstance(answer, Plan):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from costmodels.graph import Graph
 from costmodels.simulation import load_runtime
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, detached
 from planner.joint.hosts import on_gpus
 from planner.joint.pace import Pace
 from planner.joint.plans import left_idle, stopped_plan
@@ -103,7 +103,7 @@ def _plan_or_error(
     try:
         return plan_for(setting, options, deadline, known)
     except InfeasibleError as error:
-        return error
+        return detached(error)
 
 
 def _plan_in_one_mesh(

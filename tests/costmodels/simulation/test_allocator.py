@@ -114,13 +114,14 @@ def test_what_is_held_is_never_more_than_what_is_reserved(steps):
 def test_where_memory_is_short_what_another_stream_was_to_read_is_waited_for():
     waited = []
 
-    def catch_up() -> None:
-        waited.append(allocator.reserved)
-        for key in ("whole", "part"):
-            if allocator.holds(key):
-                allocator.free(key)
+    class Behind(CachingAllocator):
+        def catch_up(self) -> None:
+            waited.append(self.reserved)
+            for key in ("whole", "part"):
+                if self.holds(key):
+                    self.free(key)
 
-    allocator = CachingAllocator(200 * MIB, catch_up)
+    allocator = Behind(200 * MIB)
     allocator.allocate("whole", 64 * MIB)
     allocator.allocate("rest", 96 * MIB)
     allocator.free("rest")
