@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -236,8 +236,7 @@ class FewerGpus:
             near = near if near and near[0].seconds <= seconds * (1.0 + MARGIN) else []
             least = min([self._usual(part), *(one.seconds for one in near)])
             if near or least < seconds:
-                # some are estimated under two runtimes
-                rows.append((least, list(dict.fromkeys(one.choice for one in near)), part))
+                rows.append((least, _of_each_layout(near), part))
             # what others are estimated to take matters as far as estimates are off
             if near and near[0].memory <= part.cluster.device.memory:
                 known = min(known, near[0].seconds * (1.0 + MARGIN))
@@ -340,3 +339,13 @@ class FewerGpus:
         rivals.sort(key=lambda one: one.seconds)
         rivals = with_moved_blocks(estimates, rivals, limit, self.deadline)
         return [one for one in rivals if one.seconds <= rivals[0].seconds * (1.0 + MARGIN)]
+
+
+def _of_each_layout(near: Iterable[Estimate]) -> list[Choice]:
+    """The choices of estimates, the first of each layout before all others.
+
+    Those alike are about as far off: another one tells more.
+    """
+    every = list(dict.fromkeys(one.choice for one in near))  # some have two, of two runtimes
+    first = {one.layout: one for one in reversed(every)}
+    return sorted(every, key=lambda one: first[one.layout] != one)

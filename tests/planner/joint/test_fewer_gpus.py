@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +30,9 @@ from search.problem.deadline import Deadline
 QUESTION = {"cluster": "dgx-h100", "precision": "bf16", "optimizer": "adam"}
 # Times are equal within that: see docs/search.md.
 EQUAL = 1e-3
+# Stands for a choice: how its layers and samples lie on devices, and which of those alike it is.
+Way = namedtuple("Way", ("layout", "number"))
+A_WAY = Way("data", 1)
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +122,29 @@ def test_what_is_asked_for_without_an_estimate_takes_no_place_of_what_promises(m
 def test_what_is_usual_hides_no_faster_estimate(monkeypatch, usual, least):
     question = {"model": "gpt2", "gpus": 2, "cluster": "dgx-h100", "global_batch_size": 16}
     setting = resolve(make_request("optimize", question))
-    near = [SimpleNamespace(seconds=0.8, memory=0.0, choice="a way to train")]
+    near = [SimpleNamespace(seconds=0.8, memory=0.0, choice=A_WAY)]
     monkeypatch.setattr(FewerGpus, "_expected", lambda self, part, limit: near)
     monkeypatch.setattr(FewerGpus, "_usual", lambda self, part: usual)
     fewer = FewerGpus(setting, NO_WISHES, None, SimpleNamespace(attends=True), Deadline(None))
     ((seconds, choices, part),), _ = fewer._promising(2.0, ())
-    assert (seconds, choices, part.gpus) == (least, ["a way to train"], 1)
+    assert (seconds, choices, part.gpus) == (least, [A_WAY], 1)
+
+
+def test_ways_to_train_that_are_unlike_are_simulated_first(monkeypatch):
+    question = {"model": "gpt2", "gpus": 2, "cluster": "dgx-h100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", question))
+    alike, unlike = Way("data", 2), Way("cut", 1)
+    # some are estimated under two runtimes
+    order = [A_WAY, alike, A_WAY, unlike, Way("cut", 2)]
+    near = [
+        SimpleNamespace(seconds=0.8 + place / 1e3, memory=0.0, choice=one)
+        for place, one in enumerate(order)
+    ]
+    monkeypatch.setattr(FewerGpus, "_expected", lambda self, part, limit: near)
+    monkeypatch.setattr(FewerGpus, "_usual", lambda self, part: math.inf)
+    fewer = FewerGpus(setting, NO_WISHES, None, SimpleNamespace(attends=True), Deadline(None))
+    ((_, choices, _),), _ = fewer._promising(2.0, ())
+    assert choices == [A_WAY, unlike, alike, Way("cut", 2)]
 
 
 @pytest.mark.slow
@@ -136,7 +157,7 @@ def test_what_was_expected_to_be_faster_and_is_not_hides_no_smaller_number(monke
 
     def near(self, part, limit):
         seconds = expected.get(part.gpus, math.inf)
-        one = SimpleNamespace(seconds=seconds, memory=0.0, choice="a way to train")
+        one = SimpleNamespace(seconds=seconds, memory=0.0, choice=A_WAY)
         return [one] if seconds <= limit else []
 
     def answered(part, limit):
