@@ -27,7 +27,7 @@ from planner.joint.verdict import (
     usual_of,
 )
 from planner.joint.wishes import NO_WISHES, Wishes
-from planner.joint.with_own_splits import with_own_splits
+from planner.joint.with_own_splits import may_differ, with_own_splits
 from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
@@ -318,12 +318,13 @@ def _searched(
     """
     known = splits if splits.distributions else NO_SPLITS
     options.tell("estimating pipelines", known.step, known.bound if known.any else 0.0)
-    under_both = deadline.remaining < math.inf and has_other(setting, wishes)
+    limited, of_own = deadline.remaining < math.inf, may_differ(setting, wishes)
+    others_follow = limited and (of_own or has_other(setting, wishes))
     search = JointSearch(
         setting=setting,
         runtime=searched_runtime(setting),
         options=options,
-        deadline=deadline.part(USUAL_SHARE) if under_both else deadline,
+        deadline=deadline.part(USUAL_SHARE) if others_follow else deadline,
         wishes=wishes,
         splits=splits,
         like=like,
@@ -332,7 +333,7 @@ def _searched(
     if found.stopped_by == "interrupt":
         until = Deadline(0.0)  # who interrupts does not wait for comparisons
     if splits.any:
-        found = with_own_splits(search, found)
+        found = with_own_splits(search, found, until.part(SHARE) if limited else until)
         if found.best is None:
             # splits that are known are compared already
             return with_other_runtime(search, until, found), ()
@@ -353,5 +354,6 @@ def _searched(
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     found = with_usual(found, [one for one in usual if is_wished(one.degrees)])
-    found = with_other_runtime(search, until, found)
-    return found if splits.any else with_own_splits(search, found), usual
+    own_follow = limited and of_own and not splits.any
+    found = with_other_runtime(search, until.part(SHARE) if own_follow else until, found)
+    return found if splits.any else with_own_splits(search, found, until), usual

@@ -14,33 +14,34 @@ from planner.joint.sharded_splits import least_sharded
 from planner.joint.verdict import least_held
 from planner.joint.wishes import Wishes
 from planner.request.setting import Setting
+from search.problem.deadline import Deadline
 
 # What can be held fixed while layers are split in their own ways, and what cannot be ruled out.
 _FREE = frozenset({"pp", "micro_batches", "zero", "recompute", "schedule", "offload"})
 _NEEDED = frozenset({"data", "tensor"})
 
 
-def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
+def with_own_splits(search: JointSearch, found: JointResult, deadline: Deadline) -> JointResult:
     """What a search came to, or layers that are each split in their own way where that is faster.
 
     Parameters
     ----------
-    search
-        The search, in whose time it is found.
-    found
-        What it came to.
+    search, found
+        The search, and what it came to.
+    deadline
+        When the plan must be there.
     """
-    found = _with_faster(search, found)
+    found = _with_faster(search, found, deadline)
     if search.splits.any and found.best is not None:
         # beside splits that are known it is found out only where they are not the answer
-        found = replace(found, any_split=search.floors.least(search.deadline))
+        found = replace(found, any_split=search.floors.least(deadline))
     if found.is_by_degrees:
         return found
     # the bound of choices is none of splits beside them
     if not search.splits.distributions:
         return replace(found, bound=found.any_split)
     # of splits that are known only what is cut over replicas was tried beside choices
-    sharded = least_sharded(search.setting, search.runtime, search.deadline)
+    sharded = least_sharded(search.setting, search.runtime, deadline)
     return replace(found, bound=min(found.bound, max(sharded, found.any_split)))
 
 
@@ -63,16 +64,16 @@ def may_differ(setting: Setting, wishes: Wishes) -> bool:
     return free and of_one_stage and not is_transformer(setting.graph)
 
 
-def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
+def _with_faster(search: JointSearch, found: JointResult, deadline: Deadline) -> JointResult:
     """As `with_own_splits`, with the bound of choices alone.
 
     Parameters
     ----------
-    search, found
+    search, found, deadline
         As there.
     """
     setting, wishes = search.setting, search.wishes
-    if found.stopped_by or not may_differ(setting, wishes):
+    if found.stopped_by == "interrupt" or not may_differ(setting, wishes):
         return found
     if (
         found.best is None
@@ -84,7 +85,7 @@ def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
         runtime=search.runtime,
         options=search.options,
         wishes=wishes,
-        deadline=search.deadline.earlier(search.pace.assembly),
+        deadline=deadline.earlier(search.pace.assembly),
         floors=search.floors,
         least=search.least or LeastOfStages(setting),
         known=search.simulations.known,
@@ -97,8 +98,8 @@ def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
         own.shard(search.splits)
     else:
         own.run()
-    simulated = tuple(own.simulated)
-    found = replace(found, best=own.best, own_splits=simulated, stopped_by=own.stopped_by)
+    simulated, stopped = tuple(own.simulated), found.stopped_by or own.stopped_by
+    found = replace(found, best=own.best, own_splits=simulated, stopped_by=stopped)
     if search.splits.distributions:
         bound = min([found.bound, *(one.seconds for one in simulated if one.fits)])
         found = replace(found, bound=bound)

@@ -96,8 +96,8 @@ def test_splits_of_a_plan_are_sharded_where_updates_take_long(monkeypatch):
     shards = []
     run = answer.with_own_splits
 
-    def watched(search, found):
-        found = run(search, found)
+    def watched(search, found, deadline):
+        found = run(search, found, deadline)
         shards.extend(found.own_splits if search.splits.distributions else ())
         return found
 

@@ -6,6 +6,7 @@ import json
 import math
 from functools import partial
 
+import msgspec
 import pytest
 
 import planner
@@ -18,6 +19,7 @@ from planner.joint.estimate import Estimates
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.offload import offloaded
 from planner.joint.offloading import heavy_rows
+from planner.joint.own_splits import OwnSplits
 from planner.joint.pace import Pace
 from planner.joint.ranking import Ranking
 from planner.joint.refined import with_refinements
@@ -248,3 +250,26 @@ def test_a_time_limit_leaves_some_for_weights_that_are_cut_under_another_runtime
     assert left["ddp"] <= 0.6 * 300
     # what the usual runtimes leave of their part is there as well
     assert left["zero3"] > 0.6 * 300
+
+
+@pytest.mark.slow
+def test_layers_split_in_their_own_ways_have_time_whatever_was_cut_short_before(monkeypatch):
+    left = {}
+    joint, own = JointSearch.run, OwnSplits.run
+
+    def cut_short(self):
+        left[self.runtime.name] = self.deadline.remaining
+        return msgspec.structs.replace(joint(self), stopped_by="time limit")
+
+    def timed(self):
+        left["own splits"] = self.deadline.remaining
+        own(self)
+
+    monkeypatch.setattr(JointSearch, "run", cut_short)
+    monkeypatch.setattr(OwnSplits, "run", timed)
+    question = {"gpus": 8, "global_batch_size": 64, "memory": "1.15 GiB", "time_limit": 300}
+    plan = planner.optimize("alexnet", **question)
+    assert plan.search.stopped_by == "time limit"
+    # the other runtime may take half of what is left, and they have what it leaves of that as well
+    assert left["zero3"] <= 150.0
+    assert left["own splits"] > 150.0
