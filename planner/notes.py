@@ -18,6 +18,10 @@ WORDS: Mapping[str, str] = {
     # the solvers
     "stopped": "The solver {solver} was stopped by the {by}; this is a local optimum.",
     "presolve-cut-short": "Presolve was cut short by the time limit.",
+    "no-time-to-compile": (
+        "The search for wide problems was left out: its loops are compiled when they are first "
+        "used, which takes up to {seconds:.0f} s once; ask once without a time limit."
+    ),
     "ranking-cut-short": (
         "Cut short after {assignments} {assignments:assignment|assignments}; better ones may exist."
     ),

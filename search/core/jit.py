@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 F = TypeVar("F", bound=Callable[..., Any])
 # Where a function that is to be compiled keeps how to compile it.
 _BUILD = "__build__"
+# What compiling all loops takes: 5.4 s on two cores of an Intel Xeon (2026-12-01). [s]
+MOST_COMPILING = 6.0
 
 
 def compiled(function: F) -> F:
@@ -49,6 +51,29 @@ def compiled(function: F) -> F:
 
     setattr(call, _BUILD, build)
     return cast(F, call)
+
+
+def compile_time(*functions: Callable[..., object]) -> float:
+    """What compiling functions takes at most, 0 where all are compiled, or never are. [s]
+
+    Parameters
+    ----------
+    functions
+        Those that are called from outside of compiled ones.
+    """
+    return 0.0 if all(_is_built(getattr(one, _BUILD)()) for one in functions) else MOST_COMPILING
+
+
+def _is_built(function: Callable[..., object]) -> bool:
+    """Whether a function has machine code in memory or on disk, or never has any."""
+    if not hasattr(function, "signatures"):
+        return True
+    try:
+        # numba has no other way to ask; where this one is gone nothing counts as kept
+        kept = function._cache._cache_file._load_index()  # type: ignore[attr-defined]
+    except (AttributeError, OSError):
+        kept = {}
+    return bool(function.signatures or kept)
 
 
 def _linked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -215,3 +215,7 @@ def _pay(
             if rate > 0.0:
                 for i in range(size):
                     result[offsets[v] + i] += rate * holdings.usages[holdings.places[h] + i]
+
+
+# What is called from outside of compiled loops.
+LOOPS = (_sweep, _pay)

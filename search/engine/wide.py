@@ -21,9 +21,11 @@ import numpy as np
 from search.core.core import Core
 from search.core.dives import Dive, dive, first_fit, median_regret, polished, scan_work
 from search.core.fixing import what_is_alive
-from search.core.messages import Messages
+from search.core.jit import MOST_COMPILING, compile_time
+from search.core.messages import LOOPS, Messages
 from search.core.pricing import PricedBound, Pricing
 from search.core.tree_moves import TreeSearch
+from search.core.tree_steps import move_on
 from search.cpsat.lazy_rows import solve_core
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
@@ -90,8 +92,13 @@ def search_core(core: Core, known: Incumbent[np.ndarray], *, deadline: Deadline,
     seed
         Seed of what is random.
     """
-    search = RoundSearch(core=core, known=known, deadline=deadline, seed=seed)
     known.path = "prices > dives"
+    if deadline.remaining < math.inf and deadline.remaining < compile_time(move_on, *LOOPS):
+        # nobody can stop a compiler
+        known.add_note(Note.of("no-time-to-compile", seconds=MOST_COMPILING))
+        known.stopped_by = "time limit"
+        return
+    search = RoundSearch(core=core, known=known, deadline=deadline, seed=seed)
     notes = list(known.notes)
     share = EXACT_SHARE
     while True:
