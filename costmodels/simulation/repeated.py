@@ -10,6 +10,9 @@ micro-batches may take longer, so that the whole step is run.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from costmodels.simulation.compiler import FEWEST_FOLDED, Compiler
@@ -21,7 +24,9 @@ from costmodels.simulation.parts import beyond
 _ROUNDING = 1e-9
 
 
-def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, int]:
+def run_job(
+    compiler: Compiler, behaviour: Behaviour, before_long: Callable[[float], None] | None = None
+) -> tuple[SimulatedStep, int]:
     """Run a step, and tell how many of its micro-batches were run.
 
     Parameters
@@ -30,6 +35,9 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
         The job, compiled.
     behaviour
         What slows operations down.
+    before_long
+        Told what running the whole step will take where few micro-batches do not tell it, before
+        it is run; may raise. [s]
     """
     # weights pulled while the next step begins make steps reach into each other
     steps = 3 if compiler.job.runtime.gradient == "push_pull" else 1
@@ -42,11 +50,14 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
         return run_graph(compiler.compile(steps), behaviour), count
     if compiler.num_tasks(steps) < FEWEST_FOLDED:
         return run_graph(compiler.compile(steps), behaviour), count
+    began = time.monotonic()
     less, more = (
         run_graph(compiler.with_micro_batches(n).compile(steps), behaviour)
         for n in (few, few + unit)
     )
     if not _is_steady(more, full, unit, more.step_time - less.step_time):
+        if before_long is not None:
+            before_long((time.monotonic() - began) * count / (2 * few + unit))
         return run_graph(compiler.compile(steps), behaviour), count
     return _longer(less, more, (count - few - unit) / unit), few + unit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec import Struct, field
@@ -14,7 +14,8 @@ from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.planning.loop_speed import turn_of_a_loop
 from planner.planning.search_plan import GRACE
-from search.problem.deadline import Deadline
+from planner.planning.staged import StagedStep
+from search.problem.deadline import Deadline, OutOfTime
 
 # Time for each layer that is laid out, until a simulation tells, in turns of a loop of Python. For
 # 69 of them, of five transformers of 0.3 to 175 B parameters on 16 to 256 GPUs, it was 150 to 630,
@@ -33,6 +34,11 @@ ASSEMBLY = 0.6
 FEW_LAID_OUT = 4
 # What is kept for the one simulation without which there is no plan, of the time that is left.
 MOST_KEPT = 0.5
+
+# Told how many seconds something will take, and raises where there is no time for it.
+Check = Callable[[float], None]
+# A simulation, or why there is none.
+Tried = tuple[StagedStep | None, str]
 
 
 def first_pace() -> float:
@@ -53,12 +59,15 @@ class Pace(Struct, kw_only=True, eq=False):
         For each layer and micro-batch that is laid out, as of the last simulation. [s]
     most
         The most effort that one of them took, in layers that are laid out. [items]
+    too_long
+        What turned out to take longer to simulate than there is time.
     """
 
     deadline: Deadline
     layers: int
     seconds: float = field(default_factory=first_pace)
     most: float = 0.0
+    too_long: set[Choice] = field(default_factory=set)
 
     def work(self, choice: Choice) -> int:
         """Layers that a simulation lays out, for each micro-batch that is not told from others."""
@@ -79,9 +88,38 @@ class Pace(Struct, kw_only=True, eq=False):
         before
             The effort of what is simulated before it.
         """
+        if choice in self.too_long:
+            return False
         effort = self._effort(choice)
         effort = before + effort + plans * ASSEMBLY * max(effort, self.most)
         return self.seconds * effort <= self.deadline.earlier(-GRACE).remaining
+
+    def timed(self, choice: Choice, simulate: Callable[[Check], Tried]) -> Tried:
+        """What a simulation comes to, by which later ones are expected to take time.
+
+        It is given up, and among what takes too long, where the whole step must be run and there is
+        no time for it.
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        simulate
+            Runs it, given what is told how long the whole step will take.
+        """
+        began = time.monotonic()
+        try:
+            found, reason = simulate(self._check)
+        except OutOfTime:
+            self.too_long.add(choice)
+            return None, ""
+        if found is not None:
+            self.took(choice, time.monotonic() - began)
+        return found, reason
+
+    def _check(self, seconds: float) -> None:
+        if self.deadline.earlier(-GRACE).remaining < seconds:
+            raise OutOfTime
 
     def timely(self, ranked: Sequence[Estimate], capacity: float) -> list[Estimate]:
         """Those that there is time to simulate, or one that surely fits: without one is no plan.

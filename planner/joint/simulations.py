@@ -7,7 +7,6 @@ after all others. They take no places of theirs: whoever rules them out gets no 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -294,6 +293,8 @@ class Simulations:
                     if enough := not self.has_time(other):
                         break
                     self.attempt(other, min(left, row.least))
+                    if enough := other in self.pace.too_long:
+                        break
             if enough:
                 while row is not None and not self._open(contenders, row):
                     row = contenders.pop(turn, self._limit)
@@ -334,19 +335,21 @@ class Simulations:
         anyhow
             Whether it is simulated although it is known not to fit.
         """
-        if choice in self.tried and not anyhow:
+        if choice in self.pace.too_long or (choice in self.tried and not anyhow):
             return None
-        self.tried.add(choice)
-        misfits, began = self.misfits, time.monotonic()
-        runtime = choice_runtime(self.runtime, choice.zero)
+        misfits, runtime = self.misfits, choice_runtime(self.runtime, choice.zero)
         # what is the smallest of all that do not fit is told where nothing does
         keeps = None if self.best is None else partial(misfits.keeps_more, choice)
         holds = None if anyhow else partial(misfits.holds_more, choice)
-        found, reason = tried(self.setting, choice.degrees, runtime, self.known, keeps, holds)
+        asked = partial(tried, self.setting, choice.degrees, runtime, self.known, keeps, holds)
+        found, reason = self.pace.timed(choice, asked)
+        if choice in self.pace.too_long:
+            self.cut_short = True
+            return None
+        self.tried.add(choice)
         if found is None:
             self.left_out += [reason] if reason else []
             return None
-        self.pace.took(choice, time.monotonic() - began)
         self.simulated.append(found)
         misfits.short.pop(choice, None)
         if found.fits:

@@ -118,6 +118,7 @@ def told_or_simulated(
     degrees: Degrees | None = None,
     known: KnownPieces | None = None,
     holds_more: Callable[[float], bool] | None = None,
+    before_long: Callable[[float], None] | None = None,
 ) -> StagedStep | None:
     """As `simulate_stages`, but None where too much is held.
 
@@ -127,6 +128,8 @@ def told_or_simulated(
         As of `simulate_stages`.
     holds_more
         Tells that by how much more than a device has it holds at least, negative below. [B]
+    before_long
+        As of `costmodels.simulation.repeated.run_job`.
     """
     runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
     compiler = compiler_of(placed, runtime, known=known)
@@ -134,7 +137,7 @@ def told_or_simulated(
     rounding = _ROUNDING * placed.setting.cluster.device.memory
     if holds_more is not None and holds_more(compiler.roles.least_short - rounding):
         return None
-    step, _ = run_job(compiler, BEHAVIOUR)
+    step, _ = run_job(compiler, BEHAVIOUR, before_long)
     return StagedStep(
         placed=placed,
         degrees=degrees,
@@ -153,6 +156,7 @@ def tried(
     known: PiecesByBatch | None = None,
     too_large: Callable[[Strategy], bool] | None = None,
     holds_more: Callable[[float], bool] | None = None,
+    before_long: Callable[[float], None] | None = None,
 ) -> tuple[StagedStep | None, str]:
     """A strategy by its degrees, simulated; or why it cannot run.
 
@@ -170,6 +174,8 @@ def tried(
         Tells strategies that do not fit, and are not simulated for no reason.
     holds_more
         The same by how much more than a device has it holds at least, negative below. [B]
+    before_long
+        As of `told_or_simulated`.
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
@@ -182,6 +188,6 @@ def tried(
             return None, ""
         pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        return told_or_simulated(placed, runtime, degrees, pieces, holds_more), ""
+        return told_or_simulated(placed, runtime, degrees, pieces, holds_more, before_long), ""
     except InputError as error:
         return None, str(error)

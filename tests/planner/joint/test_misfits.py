@@ -125,7 +125,7 @@ def test_usual_ways_that_take_fewer_samples_are_laid_out_with_these_alone(monkey
     setting, laid_out = asked_for("resnet18", memory="1.3 GiB", batch=256), []
     run_job = staged.run_job
     monkeypatch.setattr(
-        staged, "run_job", lambda work, how: laid_out.append(work) or run_job(work, how)
+        staged, "run_job", lambda work, *how: laid_out.append(work) or run_job(work, *how)
     )
     rows = usual_trials(setting, load_runtime("ddp"), Deadline(None))
     fewer = [one for one in rows if "micro_batch_size=1" in one.name]

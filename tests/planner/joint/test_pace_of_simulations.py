@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import planner
 from costmodels.simulation import load_runtime
 from planner.joint import simulations
 from planner.joint.choices import Choice, choices
@@ -19,6 +20,7 @@ from planner.joint.ways_inside import insides
 from planner.planning import loop_speed
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import GRACE
+from planner.planning.staged import tried
 from planner.planning.usual import usual_trials
 from planner.request.parts import Degrees
 from planner.request.request import make_request
@@ -205,3 +207,53 @@ def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
     ranked = [Estimate(choice=one, seconds=seconds, memory=room) for one, seconds in rows]
     tries.run(ranked, 0.0, partly=False)
     assert tries.best.seconds == 1.0
+
+
+def test_a_whole_step_that_few_micro_batches_do_not_tell_is_given_up_where_it_takes_too_long():
+    # its gradients leave more slowly than they come, so that later micro-batches wait for longer
+    question = {"model": "gpt2", "gpus": 4, "cluster": "hkbu-10gbe", "global_batch_size": 256}
+    setting = resolve(make_request("optimize", question))
+    degrees = Degrees(pp=2, zero=3, micro_batches=64)
+    told = []
+
+    def simulate(check):
+        told.clear()
+
+        def before_long(seconds):
+            told.append(seconds)
+            check(seconds)
+
+        runtime = load_runtime("fsdp")
+        return tried(setting, degrees, runtime, before_long=before_long)
+
+    one, short, enough = choice(64, schedule="1f1b"), pace(0.0), pace(100.0)
+    assert short.timed(one, simulate) == (None, "")
+    assert told
+    assert one in short.too_long
+    assert not short.allows(one)
+    assert not short.most
+    found, _ = enough.timed(one, simulate)
+    assert found is not None
+    assert told
+    assert enough.most
+    assert enough.allows(one)
+
+
+@pytest.mark.slow
+def test_what_takes_too_long_to_simulate_is_not_taken_for_slow(monkeypatch):
+    question = {"gpus": 4, "cluster": "dgx-a100", "global_batch_size": 8}
+    free = planner.optimize("gpt2", **question)
+    timed, given_up = Pace.timed, []
+
+    def some(self, choice, simulate):
+        if not given_up or choice in given_up:
+            self.too_long.add(choice)
+            given_up.append(choice)
+            return None, ""
+        return timed(self, choice, simulate)
+
+    monkeypatch.setattr(Pace, "timed", some)
+    plan = planner.optimize("gpt2", **question)
+    assert given_up
+    assert plan.search.stopped_by == "time limit"
+    assert plan.search.lower_bound_s <= free.step_time_s
